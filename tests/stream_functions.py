@@ -208,6 +208,48 @@ def counted(x):
     return lax.fori_loop(0, 3, body, (jnp.arange(x.shape[0]), x))[1]
 
 
+def by_number(x):
+    """A recurrence that reads and writes frames by number, and adds into every second frame."""
+
+    def body(i, carry):
+        h, y, sums = carry
+        h = jnp.tanh(0.5 * h + x[i])
+        return h, y.at[i].set(h * x[jnp.maximum(i - 2, 0)]), lax.dynamic_update_index_in_dim(sums, h + x[0], i, 0)
+
+    h, y, sums = lax.fori_loop(0, x.shape[0], body, (jnp.zeros(3, x.dtype), jnp.zeros_like(x), jnp.ones_like(x)))
+    later = lax.fori_loop(0, x.shape[0] // 2, lambda i, y: y.at[:, 2 * i].add(x[2 * i]), x.T)
+    return h, y, sums, later
+
+
+def while_frames_are_left(x):
+    """A loop with a condition on the number of the frame, between other values."""
+
+    def body(carry):
+        scale, i, h, y = carry
+        return scale, i + 1, scale * h + x[i], lax.dynamic_update_slice(y, (scale * h)[None], (i, 0))
+
+    start = jnp.float32(0.5).astype(x.dtype), 0, jnp.zeros(3, x.dtype), jnp.zeros_like(x)
+    return lax.while_loop(lambda carry: carry[1] < x.shape[0], body, start)[1:]
+
+
+def over_numbers(x):
+    """Scans and maps over the numbers of frames."""
+    numbers, kernel = jnp.arange(x.shape[0]), jnp.asarray(KERNEL[:, 0], x.dtype)
+
+    def body(h, t):
+        window = lax.dynamic_slice_in_dim(jnp.pad(x, ((2, 0), (0, 0))), t, 3)
+        return jnp.tanh(h + (window * kernel).sum(0)), (h, x[t] * t.astype(x.dtype))
+
+    windows = jax.vmap(lambda t: lax.dynamic_slice(jnp.pad(x, ((1, 3), (0, 0))), (t, 1), (5, 2)), out_axes=1)(numbers)
+    return lax.scan(body, jnp.zeros(3, x.dtype), numbers), lax.map(lambda t: x[t] - 1, numbers), windows
+
+
+def of_a_length(x):
+    """Scans with an explicit length, also without an array."""
+    ramp = lax.scan(lambda c, _: (c + 1, c), jnp.zeros(3, x.dtype), None, length=x.shape[0])[1]
+    return lax.scan(lambda c, frame: (0.5 * c + frame, c), jnp.zeros(3, x.dtype), x + ramp, length=x.shape[0])
+
+
 def beside_first_frames(x):
     """What is known from some frame on, used in all of them: added, in front, multiplied, chosen by, and as a carry."""
     longer = jnp.concatenate([x[1:2] + x[0], x])
@@ -455,6 +497,10 @@ CASES: dict[str, Case] = {
         lambda x: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] * 2), (0, conv(x, (1, 1))))[1],
         gradients=False,
     ),
+    "frames by number": Case(by_number, {"multiple": 2}),
+    "while frames are left": Case(while_frames_are_left, gradients=False),
+    "over the numbers of frames": Case(over_numbers),
+    "scans of a length": Case(of_a_length),
     "branch": Case(branch),
     "max pooling": Case(lambda x: pooled(conv(x, (1, 1)), 3, 2, (1, 1))),
     "average of the last frames": Case(lambda x: pooled(conv(x, (1, 1)), 4, 1, (3, 0), 0.0, lax.add) / 4),

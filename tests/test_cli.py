@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
+from typing import Literal
 
 import click
 import ml_dtypes
@@ -19,6 +22,7 @@ from onnx import TensorProto, helper
 from small_models import FEATURES, a_little_wrong, graph_of, layers_model, make_model, operator_replaced
 
 from jaxrnn import Model, load
+from jaxrnn._files.arguments import arguments_of
 from jaxrnn.cli import COMMANDS, keep_programs, main
 from jaxrnn.cli.output import Table, console, fields, print_block
 from jaxrnn.runtime.compiled.format import MAGIC
@@ -54,6 +58,41 @@ def test_help_and_version_say_enough():
     version = call("--version").stdout
     assert [line.split()[0] for line in version.splitlines()] == ["jaxrnn", "jax", "onnx", "numpy", "devices"]
     assert "cpu:0" in version or "gpu:0" in version or "cuda:0" in version
+
+
+def test_every_option_is_described():
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        options = [each for each in command.params if isinstance(each, click.Option)]
+        assert not [each.name for each in options if not (each.help or "").strip()], name
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "jaxrnn.audio.waveforms:waveform_of",
+        "jaxrnn.export:export_onnx",
+        "jaxrnn.profiling:profile_model",
+        "jaxrnn.runtime.compiled:save_compiled",
+        "jaxrnn.verification:verify",
+    ],
+)
+def test_arguments_of_functions_are_read_without_an_import(function):
+    found = pkgutil.resolve_name(function)
+    parameters = inspect.signature(found).parameters
+    read = arguments_of(function, parameters)
+    assert list(read) == list(parameters)
+    described = " ".join(found.__doc__.split())
+    for name, argument in read.items():
+        default = parameters[name].default
+        assert argument.default == default or not isinstance(default, int | float | str | None)
+        assert argument.text
+        assert f"{name}: {argument.text}" in described
+    types = {name: argument.type for name, argument in read.items()}
+    assert types.get("norm") in (None, Literal["none", "ortho", "window"])
+    assert types.get("batches") in (None, tuple[int, ...])
+    assert types.get("opset") in (None, int)
 
 
 def test_module_runs_and_help_imports_little():

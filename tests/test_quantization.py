@@ -414,3 +414,19 @@ def test_histories_keep_the_narrowest_type(form, pad):
     widths = [each.dtype for each in streamed.state if each.kind != "counter"]
     assert narrow in widths
     assert (np.dtype(np.float32) in widths) == ((pad == 0) == (form == "half"))
+
+
+@pytest.mark.parametrize(
+    ("scale", "kept"), [(0.5, np.uint8), (-0.5, np.float32), (np.inf, np.float32), (None, np.float32)]
+)
+def test_factors_of_the_parameters_are_checked(scale, kept):
+    """A padding of 0 is an integer 0 only if the factor is positive and finite; without a value, nobody knows."""
+
+    def function(params, x):
+        return 1 / jnp.pad(x.astype(jnp.float32) * params["scale"], ((2, 0), (0, 0)))[:-2]
+
+    value = jax.ShapeDtypeStruct((), jnp.float32) if scale is None else jnp.float32(scale)
+    streamed = jaxrnn.stream(function, jnp.zeros((7, 2), jnp.uint8), axes=0, params={"scale": value})
+    assert [each.dtype for each in streamed.state if each.kind != "counter"] == [kept]
+    params, x = {"scale": jnp.float32(scale or 0.5)}, np.arange(10, dtype=np.uint8).reshape(5, 2)
+    np.testing.assert_array_equal(streamed.run(params, x), function(params, x))

@@ -170,7 +170,7 @@ REFUSED = {
     "NumPy": (lambda x: np.convolve(x[:, 0], np.ones(3)), r"jax\.jit of it fails, too \(test_stream_refusals"),
     "a loop over the length": (
         lambda x: lax.while_loop(lambda s: s[1] < x.shape[0], lambda s: (s[0] / 2, s[1] + 1), (x, 0))[0],
-        "'while'.*known only when the stream has ended, such as the length; write a loop over frames as jax.lax.scan",
+        "'scan' .lax.while_loop.*carries the whole recording",
     ),
     "a loop that counts to the length": (
         lambda x: lax.while_loop(lambda n: n < x.shape[0], lambda n: 2 * n, 1),

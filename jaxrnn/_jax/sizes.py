@@ -4,6 +4,8 @@ JAX answers ``==`` on symbolic sizes with False if the answer depends on the len
 and hash sizes. Code that branches on such an answer takes one branch for all lengths, and the numbers of other lengths
 are wrong. Inside `deciding`, a comparison in code other than JAX's is True, False, or an error.
 
+`lax.scan` takes a symbolic `length` inside `deciding`.
+
 `x.shape` of a tracer contains objects of JAX's class, which cannot be replaced by a subclass, so four methods of this
 class are wrapped, when the first function is traced. A context variable, which is local to a thread, holds the
 decision. Without a decision, and in JAX's own code, each method does what JAX's method does.
@@ -23,6 +25,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.lax.control_flow import loops
 from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn.answers import Answer, Unknown
@@ -97,6 +100,24 @@ def _wrap() -> None:
         return True if (decide := _asked(self)) is None else not _is_equal(decide, self, 0)
 
     sizes.__eq__, sizes.__ne__, sizes.__hash__, sizes.__bool__ = eq, ne, hash_, bool_
+    if hasattr(loops, "_infer_scan_length"):  # without this function, JAX refuses a symbolic `length`
+        loops._infer_scan_length = _with_symbolic_length(loops._infer_scan_length)
+
+
+def _with_symbolic_length(infer: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap JAX's function for the length of `lax.scan`, which takes numbers for the argument `length` only."""
+
+    @functools.wraps(infer)
+    def length_of(xs: Any, avals: Any, length: Any) -> Any:
+        inside = _DECIDE.get()
+        if inside is None or not jax.export.is_symbolic_dim(length) or length.scope is not inside[1]:
+            return infer(xs, avals, length)
+        known = infer(xs, avals, None) if xs else length
+        if not _is_equal(inside[0], length, known):
+            raise ValueError(f"scan got a length of {length} and arrays with a leading axis of {known}")
+        return length
+
+    return length_of
 
 
 def _asked(size: Any, *, packages: bool = True) -> Decide | None:

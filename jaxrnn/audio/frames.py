@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,9 @@ from jaxrnn._files.arguments import argument, called
 from jaxrnn._files.messages import describe, short_repr
 from jaxrnn.errors import InputError, is_count
 
-PADDINGS = ("zeros", "reflect", "causal", "none")
-NORMS = ("none", "ortho", "window")
-SYNTHESES = ("window", "sum")
+Padding = Literal["zeros", "reflect", "causal", "none"]
+Norm = Literal["none", "ortho", "window"]
+Synthesis = Literal["window", "sum"]
 #: Sums of squared windows up to this value count as zero, as in SciPy.
 TINY = 1e-10
 
@@ -50,19 +50,19 @@ class Frames:
     hop: int
     window: Any = "hann"
     _: KW_ONLY
-    padding: str = "causal"
-    norm: str = "none"
-    synthesis: str = "window"
+    padding: Padding = "causal"
+    norm: Norm = "none"
+    synthesis: Synthesis = "window"
 
     def __post_init__(self) -> None:
         if not is_count(self.size, 4):
             raise InputError(f"a frame has at least 4 samples, not {self.size!r}")
         if not is_count(self.hop, 1) or self.hop > self.size:
             raise InputError(f"the hop must be from 1 to the {self.size} samples of a frame, not {self.hop!r}")
-        known = {"padding": PADDINGS, "norm": NORMS, "synthesis": SYNTHESES}
-        for name, values in known.items():
-            if getattr(self, name) not in values:
-                raise InputError(f"{called(name)} must be one of {', '.join(values)}, not {getattr(self, name)!r}")
+        for name, known in {"padding": Padding, "norm": Norm, "synthesis": Synthesis}.items():
+            if getattr(self, name) not in get_args(known):
+                listed = ", ".join(get_args(known))
+                raise InputError(f"{called(name)} must be one of {listed}, not {getattr(self, name)!r}")
         sum_of_magnitudes = np.sum(np.abs(self.weights))
         if self.norm == "window" and abs(np.sum(self.weights)) <= TINY * sum_of_magnitudes:
             raise InputError(
@@ -202,7 +202,7 @@ class Frames:
 
 
 def stft(
-    samples: Any, size: int, hop: int, window: Any = "hann", *, padding: str = "causal", norm: str = "none"
+    samples: Any, size: int, hop: int, window: Any = "hann", *, padding: Padding = "causal", norm: Norm = "none"
 ) -> jax.Array:
     """Return the short-time Fourier transform of a waveform.
 
@@ -233,8 +233,8 @@ def istft(
     hop: int,
     window: Any = "hann",
     *,
-    padding: str = "causal",
-    norm: str = "none",
+    padding: Padding = "causal",
+    norm: Norm = "none",
     length: Any = None,
 ) -> jax.Array:
     """Return the waveform of short-time spectra: the inverse of `stft` with the same arguments.

@@ -21,7 +21,7 @@ from jaxrnn._files.messages import short_repr, without_folders
 from jaxrnn._files.stores import check_regular, local_path
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compiled, exact_types
-from jaxrnn.audio.frames import Frames, complex_of, with_mask
+from jaxrnn.audio.frames import Frames, Norm, Padding, Synthesis, complex_of, with_mask
 from jaxrnn.errors import InputError, is_count
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import GraphFunction, operators_by_scope, time_symbols
@@ -383,18 +383,34 @@ def waveform_of(
     size: int,
     hop: int,
     window: str = "hann",
+    padding: Padding = "causal",
+    norm: Norm = "none",
+    synthesis: Synthesis = "window",
     takes: str | None = None,
     gives: str | None = None,
     exponent: float = 1.0,
-    **conventions: str,
 ) -> Waveform:
-    """Build the waveform of a single network from the options of commands and settings.
+    """Return the waveform of a single network. Commands and files of settings take their options from here.
 
-    ``takes`` and ``gives`` are kinds, or names of arrays with kinds: ``mix=spectrum``. ``window`` can be a ``.npy``
-    file.
+    Args:
+        model: the network.
+        symbol: the time dimension of an offline network; None if the network takes a frame per step.
+        size: samples of a frame of a network over spectra, which then is a function from waveform to waveform, from
+            the input ``samples`` to the output ``audio``.
+        hop: samples from one frame to the next.
+        window: a window of SciPy such as ``hann``, ``sqrt_hann`` for its square root, or a ``.npy`` file.
+        padding: ``causal`` for frames that end with a hop, ``zeros`` or ``reflect`` for centred frames, ``none`` for
+            whole frames only.
+        norm: divide spectra by nothing, by the root of the length (``ortho``), or by the sum of the ``window``.
+        synthesis: overlapping frames are multiplied by the ``window`` again and normalised, or only added (``sum``).
+        takes: what the network takes of a frame: ``magnitude``, ``spectrum`` or ``samples``, or ``INPUT=KIND``; by
+            default by the sizes.
+        gives: what the network gives: a ``mask``, ``magnitude``, ``spectrum`` or ``samples``, or ``OUTPUT=KIND``. Sizes
+            cannot tell a mask from a magnitude or a spectrum.
+        exponent: the network sees magnitudes to this power, such as 0.3.
     """
     values: Any = read_arrays(window) if window.endswith(".npy") else window
-    frames = Frames(size, hop, values, **conventions)
+    frames = Frames(size, hop, values, padding=padding, norm=norm, synthesis=synthesis)
     (source, takes), (target, gives) = (
         (None, None) if text is None else (name or None, kind)
         for text in (takes, gives)

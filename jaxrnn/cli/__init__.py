@@ -38,7 +38,7 @@ COMMANDS = {
     "stream": ("jaxrnn.cli.stream:stream", "Run a model over recordings in steps or pulses, and time them."),
     "profile": ("jaxrnn.cli.profile:profile", "Show the time of a model by node or by region."),
     "compile": (
-        "jaxrnn.cli.compile:compile_model",
+        "jaxrnn.cli.compile:compile_",
         "Write a model's step and scan to a file that runs without ONNX.",
     ),
     "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, with a file of settings."),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import numpy as np
 
 from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.writing import in_place_of
+from jaxrnn.cli.commands import Given, Option, Taken, command
 from jaxrnn.cli.errors import MismatchError
-from jaxrnn.cli.options import Inputs, ModelFile, dim_option, input_files, json_option, model_file, output_option
+from jaxrnn.cli.options import OUTPUT, Dims, InputFiles, ModelFile, new_file
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, text_of
-from jaxrnn.cli.stream_options import PulseOptions, check_steps, pulse_options
+from jaxrnn.cli.stream_options import PulseOptions, check_steps
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -23,41 +24,23 @@ if TYPE_CHECKING:
     from jaxrnn.verification import Comparison
 
 
-@click.command("compile")
-@model_file
-@output_option("OUT.jaxrnn", "File to write. The file appears once it has been loaded and compared.", required=True)
-@dim_option("Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.")
-@pulse_options()
-@click.option(
-    "--platform",
-    "platforms",
-    multiple=True,
-    type=click.Choice(["cpu", "cuda", "rocm", "tpu"]),
-    help="Platform to compile for; may be given several times. [default: the platform of JAX here]",
-)
-@click.option(
-    "--native",
-    is_flag=True,
-    help="Also keep machine code for this processor and installation, which runs without compiling.",
-)
-@click.option(
-    "--streams",
-    "batches",
-    multiple=True,
-    type=click.IntRange(min=1),
-    help="With --native: number of streams, besides a single stream; may be given several times.",
-)
-@input_files
-@json_option
-def compile_model(
+@command
+def compile_(
+    *,
     file: ModelFile,
-    output: Path,
-    dims: dict[str, int],
+    output: Annotated[Path, new_file("OUT.jaxrnn", *OUTPUT)],
+    dims: Dims,
     pulses: PulseOptions,
-    platforms: tuple[str, ...],
-    native: bool,
-    batches: tuple[int, ...],
-    given: Inputs,
+    options: Annotated[
+        Given,
+        Taken(
+            "jaxrnn.runtime.compiled:save_compiled",
+            platforms=Option(("--platform",), type=click.Choice(["cpu", "cuda", "rocm", "tpu"])),
+            native=Option(),
+            batches=Option(("--streams",), type=click.IntRange(1)),
+        ),
+    ],
+    given: InputFiles,
 ) -> None:
     """Write the parameters and the step of a model to a file that runs without ONNX.
 
@@ -68,27 +51,34 @@ def compile_model(
     compared with those of the model, on random inputs or on the recordings of --input and --inputs, in the layout of
     'jaxrnn stream'. Exit status 1 if they differ, and if an output has no finite element to compare.
 
-    \b
     Examples:
       jaxrnn compile dtln_1.onnx -o dtln_1.jaxrnn
       jaxrnn compile vad.onnx -o vad.jaxrnn --static sr=16000 --dim sequence=576 --platform cpu --platform cuda
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --pulse 4
       jaxrnn compile keywords.onnx -o keywords.jaxrnn --symbol S --native --streams 64
-    """  # noqa: D301
+
+    Args:
+        output: File to write. The file appears once it has been loaded and compared.
+        dims: Size of an open dimension of the inputs, other than the batch and time. 'jaxrnn inspect' shows the names.
+        platforms: Platform to compile for; may be given several times. [default: the platform of JAX here]
+        native: Also keep machine code for this processor and installation, which runs without compiling.
+        batches: With --native: number of streams, besides a single stream; may be given several times.
+    """
     import jax
 
     from jaxrnn.errors import ModelError
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
     from jaxrnn.verification.comparison import value_agrees
 
-    if batches and not native:
+    platforms, native = options.get("platforms"), options.get("native", False)
+    if "batches" in options and not native:
         raise click.UsageError("--streams needs --native: only machine code has a fixed number of streams")
     if is_compiled(file.path):
         raise ModelError(f"{file.path} is already compiled")
     with in_place_of(output) as written, busy(f"compiling {file.path.name}"):
         model = pulses.load(file)
         stepper: Stepper
-        if pulses.symbol is None:
+        if pulses.time is None:
             check_steps(model)
             stepper = model
         else:
@@ -98,10 +88,8 @@ def compile_model(
             written,
             params=model.params,
             dims=dims,
-            platforms=platforms or None,
             label=file.path.name,
-            native=native,
-            batches=batches,
+            **options,
         )
         compiled = load_compiled(written, native=native)
         here = jax.default_backend()
@@ -116,7 +104,7 @@ def compile_model(
         "model": str(file.path),
         "output": str(output),
         "bytes": output.stat().st_size,
-        "platforms": list(platforms) or [here],
+        "platforms": list(platforms or [here]),
         "functions": ["init", "step", "flush", *([] if spec.streams else ["scan"])],
         "native": list(compiled.native),
         "batch": spec.batch_symbol or "a leading axis",
@@ -176,7 +164,7 @@ STEPS = 3
 
 
 def compare_steppers(
-    model: Model, stepper: Stepper, compiled: CompiledStepper, given: Inputs
+    model: Model, stepper: Stepper, compiled: CompiledStepper, given: InputFiles
 ) -> dict[str, list[Comparison]]:
     """Compare a compiled file with the source: some steps from the initial state, and the flush of a stream.
 

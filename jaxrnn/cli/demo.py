@@ -4,41 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import numpy as np
 
 from jaxrnn._files.progress import progress_bar
+from jaxrnn.cli.commands import NumberRange, Option, Seed, command
 from jaxrnn.cli.errors import MismatchError, wants_json
-from jaxrnn.cli.options import NumberRange, json_option, seed_option
 from jaxrnn.cli.output import Block, Table, show
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
 
 
-@click.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the recordings and their spectrograms. [default: nothing is written]",
-)
-@click.option("--seconds", default=10.0, show_default=True, type=NumberRange(1, 600), help="Length of the signal.")
-@click.option("--snr", default=0.0, show_default=True, type=NumberRange(-40, 60), help="SNR of the signal, in dB.")
-@seed_option("Seed of the signal and the noise.")
-@json_option
-def demo(out: Path | None, seconds: float, snr: float, seed: int) -> None:
+@command
+def demo(
+    out: Annotated[Path, Option(type=click.Path(file_okay=False, path_type=Path))] | None = None,
+    seconds: Annotated[float, Option(type=NumberRange(1, 600))] = 10.0,
+    snr: Annotated[float, Option(type=NumberRange(-40, 60))] = 0.0,
+    seed: Seed = 0,
+) -> None:
     """Denoise a synthetic signal with a recurrent network that comes with jaxrnn.
 
     Loads the packaged ONNX file, compares it with another engine, runs it frame by frame over a synthetic noisy voice,
     and prints the gain in SI-SDR and the speed. Needs no file and no network.
 
-    \b
     Examples:
       jaxrnn demo
       jaxrnn demo --snr 5 --seconds 20 --out denoised
-    """  # noqa: D301
+
+    Args:
+        out: Folder for the recordings and their spectrograms. [default: nothing is written]
+        seconds: Length of the signal.
+        snr: SNR of the signal, in dB.
+        seed: Seed of the signal and the noise.
+    """
     from jaxrnn.demo.audio import need_matplotlib
 
     if out is not None:

@@ -4,53 +4,32 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from jaxrnn._files.stores import location
+from jaxrnn.cli.commands import Count, Option
 from jaxrnn.cli.errors import INTERRUPTED, on_signal
-from jaxrnn.cli.options import json_option, settings_options
+from jaxrnn.cli.options import Overrides, SettingsPath, settings_command
 from jaxrnn.cli.output import Block, Table, busy, fields, show, text_of
-from jaxrnn.cli.stream_options import SoundOptions, sound_options
+from jaxrnn.cli.stream_options import Sound
 
 INTERVAL = "95 % interval"
 
 
-@click.command()
-@settings_options("jaxrnn.evaluation.settings:EvaluationSettings", "corpus.limit=100")
-@click.option(
-    "--workers",
-    default=None,
-    metavar="N",
-    type=click.IntRange(1),
-    help="Compute in N processes, on this machine or with --ray on a cluster; needs Ray.",
-)
-@click.option(
-    "--ray",
-    "address",
-    default=None,
-    metavar="ADDRESS",
-    help="Compute on a Ray cluster: 'auto' for the cluster of this machine, or ray://HOST:10001. Without --workers, "
-    "the cluster is filled.",
-)
-@click.option(
-    "--against",
-    default=None,
-    metavar="FOLDER",
-    help="Folder with the results of another system on the same corpus, for comparison in the report.",
-)
-@sound_options("Options of --stft set the keys of system.stream.stft.")
-@json_option
-@click.pass_context
+@settings_command("jaxrnn.evaluation.settings:EvaluationSettings")
 def evaluate(
-    ctx: click.Context, path: Path, overrides: tuple[str, ...], workers: int | None, address: str | None,
-    against: str | None, sound: SoundOptions,
-) -> None:  # fmt: skip
+    *,
+    path: SettingsPath,
+    overrides: Overrides,
+    workers: Annotated[Count, Option(metavar="N")] | None = None,
+    ray: Annotated[str, Option(metavar="ADDRESS")] | None = None,
+    against: Annotated[str, Option(metavar="FOLDER")] | None = None,
+    sound: Sound,
+) -> None:
     """Run a model over a corpus with the settings in SETTINGS.yaml; write a table, a summary and a report.
 
-    \b
       corpus: {folder: noisy, reference: clean}         # or {manifest: corpus.csv}
       system:
         frames: {size: 512, hop: 128}
@@ -67,7 +46,6 @@ def evaluate(
     becomes a row with its error. The results are OUT/results.parquet, OUT/results.json and OUT/report.html, which needs
     no network.
 
-    \b
     Examples:
       jaxrnn evaluate dtln.yaml
       jaxrnn evaluate dtln.yaml --set system.stages.1.model=other.onnx --print-config
@@ -75,14 +53,23 @@ def evaluate(
       jaxrnn evaluate better.yaml --against runs/dtln
       jaxrnn evaluate network.yaml --stft 512 --hop 256 --window sqrt_hann --gives mask
       jaxrnn evaluate dtln.yaml --ray auto --set resources.gpus=1
-    """  # noqa: D301
+
+    Args:
+        overrides: Replace a value of the file, written in YAML; may be given several times. Example: --set
+            corpus.limit=100.
+        workers: Compute in N processes, on this machine or with --ray on a cluster; needs Ray.
+        ray: Compute on a Ray cluster: 'auto' for the cluster of this machine, or ray://HOST:10001. Without --workers,
+            the cluster is filled.
+        against: Folder with the results of another system on the same corpus, for comparison in the report.
+        hop: Samples from one frame to the next. Options of --stft set the keys of system.stream.stft.
+    """
     from jaxrnn.evaluation.cluster import Workers
     from jaxrnn.evaluation.evaluation import run
     from jaxrnn.evaluation.results import read_results
     from jaxrnn.evaluation.settings import prepare_evaluation
 
-    overrides = (*overrides, *(f"system.stream.stft.{key}={value}" for key, value in sound.keys.items() if sound))
-    several = None if workers is None and address is None else Workers(workers, address)
+    overrides = (*overrides, *(f"system.stream.stft.{key}={value}" for key, value in sound.items() if sound))
+    several = None if workers is None and ray is None else Workers(workers, ray)
     with busy(f"reading {path.name}"):
         baseline = None if against is None else read_results(against)
         prepared = prepare_evaluation(path, overrides, several)
@@ -93,7 +80,7 @@ def evaluate(
             times = run(prepared.evaluation)
     except KeyboardInterrupt:
         click.echo(f"interrupted; run the same command again to continue in {folder}", err=True)
-        ctx.exit(INTERRUPTED)
+        click.get_current_context().exit(INTERRUPTED)
     with busy("writing the report"):
         document = prepared.conclude(times, baseline).document
     show({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}}, _report)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._files.writing import scratch
 from jaxrnn.cli.errors import MISMATCH, MismatchError
-from jaxrnn.cli.options import Inputs, ModelFile, ParamsOptions
+from jaxrnn.cli.options import InputFiles, ModelFile, ParamsOptions
 from jaxrnn.cli.output import (
     COMPARED,
     Block,
@@ -55,7 +55,7 @@ def write_step(
     flush: Path | None,
     params: ParamsOptions,
     dims: Mapping[str, int],
-    given: Inputs,
+    given: InputFiles,
     seed: int | None,
     example: Path | None,
     **options: Any,
@@ -63,13 +63,13 @@ def write_step(
     """Write the step of a model, or with a symbol the stream, and print a report. ``seed`` None skips verification."""
     if is_compiled(file.path):
         raise ModelError(f"{file.path} is compiled: export the ONNX file")
-    if flush is not None and pulses.symbol is None:
+    if flush is not None and pulses.time is None:
         raise click.UsageError("--flush is for a stream, as a step has no delay. Give --symbol NAME")
     name = file.path.name
     with busy(f"tracing {name}"):
         model = pulses.load(file)
         arrays = params.of(model)
-        if pulses.symbol is None:
+        if pulses.time is None:
             check_steps(model)
             opened = [symbol for symbol in time_symbols(model) if symbol not in dims]
             if opened and not model.state:
@@ -82,7 +82,7 @@ def write_step(
         else:
             stepper = pulses.stream(model, dims)
     if example is not None:
-        batch = options["batch"]
+        batch = options.get("batch")
         check_example(example, output, flush, dims.get(stepper.spec.batch_symbol or "") if batch is None else batch)
 
     def write(path: Path, flush: Path | None) -> Exported:
@@ -95,7 +95,7 @@ def write_step(
         if seed is not None:
             with busy(f"writing {output.name}"):
                 trial = write(folder / output.name, flush and folder / f"flush.{flush.name}")
-            offline = None if pulses.symbol is None else pulses.offline(stepper, model, arrays)
+            offline = None if pulses.time is None else pulses.offline(stepper, model, arrays)
             checking = {"offline": offline, "limits": integer_ranges(model, dims), "seed": seed}
             recordings = given.of(recording_specs(stepper.spec, "frames"))
             with busy(f"verifying {output.name}"):
@@ -255,7 +255,7 @@ def write_graph_again(
     output: Path,
     params: ParamsOptions,
     verify: bool,
-    given: Inputs,
+    given: InputFiles,
     dims: dict[str, tuple[int, ...]],
     seed: int,
     types: Mapping[str, Any],

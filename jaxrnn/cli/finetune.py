@@ -11,14 +11,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import numpy as np
 
 from jaxrnn._files.messages import first_line
+from jaxrnn.cli.commands import Count, Option, Seed
 from jaxrnn.cli.errors import INTERRUPTED, on_signal, wants_json
-from jaxrnn.cli.options import grouped, json_option, settings_options
+from jaxrnn.cli.options import Overrides, SettingsPath, settings_command
 from jaxrnn.cli.output import Block, Table, busy, plain_warnings, show, text_of
 from jaxrnn.errors import JaxrnnError, TrainingError
 
@@ -35,12 +36,21 @@ AUTO, NONE = "auto", "none"
 
 @dataclass(frozen=True)
 class Hosts:
-    """The address of process 0, the number of processes, and the number of this process."""
+    """The address of process 0, the number of processes, and the number of this process.
 
-    coordinator: str | None
-    processes: int | None
-    process: int | None
-    lost_after: int
+    Attributes:
+        coordinator: Train as one of several processes; process 0 listens at this address. With 'auto', JAX finds the
+            address (TPU pods, Kubernetes); with 'none', the process trains alone. [default: auto under Slurm and Open
+            MPI, else none]
+        processes: Number of processes.
+        process: Number of this process, from 0.
+        lost_after: Seconds without an answer after which a process counts as lost, and all others end.
+    """
+
+    coordinator: Annotated[str, Option(metavar="HOST:PORT")] | None = None
+    processes: Annotated[Count, Option(metavar="COUNT")] | None = None
+    process: Annotated[Seed, Option(metavar="NUMBER")] | None = None
+    lost_after: Annotated[Count, Option(metavar="SECONDS")] = 30
 
     def __post_init__(self):
         if self.coordinator in (None, AUTO, NONE):
@@ -64,46 +74,18 @@ class Hosts:
         return any(os.environ[count].isdecimal() and int(os.environ[count]) > 1 for count, *_ in launched)
 
 
-_hosts_options = grouped(
-    "hosts",
-    Hosts,
-    click.option(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="Train as one of several processes; process 0 listens at this address. With 'auto', JAX finds the address "
-        "(TPU pods, Kubernetes); with 'none', the process trains alone. [default: auto under Slurm and Open MPI, else "
-        "none]",
-    ),
-    click.option("--processes", metavar="COUNT", type=click.IntRange(1), help="Number of processes."),
-    click.option("--process", metavar="NUMBER", type=click.IntRange(0), help="Number of this process, from 0."),
-    click.option(
-        "--lost-after",
-        metavar="SECONDS",
-        type=click.IntRange(1),
-        default=30,
-        show_default=True,
-        help="Seconds without an answer after which a process counts as lost, and all others end.",
-    ),
-)
-
-
-@click.command()
-@settings_options("jaxrnn.training.settings:TrainingSettings", "loss.power=0.5")
-@click.option(
-    "--resume/--fresh",
-    default=None,
-    help="Continue from existing checkpoints, or refuse existing checkpoints. [default: the value of the file, else "
-    "resume]",
-)
-@_hosts_options
-@json_option
-@click.pass_context
-def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None, hosts: Hosts) -> None:
+@settings_command("jaxrnn.training.settings:TrainingSettings")
+def finetune(
+    *,
+    path: SettingsPath,
+    overrides: Overrides,
+    resume: Annotated[bool, Option(("--resume/--fresh",))] | None = None,
+    hosts: Hosts,
+) -> None:
     """Fine-tune a model with the settings in SETTINGS.yaml, and write it as an ONNX file.
 
     A file needs a model, examples, a loss, and a length of training:
 
-    \b
       model: denoiser.onnx
       data: {npz: training/*.npz}             # or {function: file.py:make, arguments: {...}}
       loss: {name: mse, output: y, target: clean}
@@ -112,7 +94,6 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
 
     It may change all other defaults; --keys explains each key:
 
-    \b
       optimizer: {name: adamw, weight_decay: 0.01, learning_rate: 1e-4, freeze: "*running_*"}
       sequences: {time_axis: 1}               # examples may differ in length
       validation: {npz: validation/*.npz, patience: 5}
@@ -125,7 +106,6 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
     Several processes, on one host or many, train as one. Under Slurm and Open MPI they find each other; elsewhere give
     --coordinator, the address of process 0. If a process is lost, all others end, and the same command continues.
 
-    \b
     Examples:
       jaxrnn finetune denoiser.yaml
       jaxrnn finetune denoiser.yaml --set steps=100 --set optimizer.learning_rate=1e-4 --json
@@ -133,9 +113,15 @@ def finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume:
       jaxrnn finetune denoiser.yaml --fresh --set checkpoints=another/folder
       srun --ntasks=8 jaxrnn finetune denoiser.yaml
       jaxrnn finetune denoiser.yaml --coordinator node1:1234 --processes 2 --process 0
-    """  # noqa: D301
+
+    Args:
+        overrides: Replace a value of the file, written in YAML; may be given several times. Example: --set
+            loss.power=0.5.
+        resume: Continue from existing checkpoints, or refuse existing checkpoints. [default: the value of the file,
+            else resume]
+    """
     with _among(hosts):
-        _finetune(ctx, path, overrides, resume)
+        _finetune(path, overrides, resume)
 
 
 @contextlib.contextmanager
@@ -185,7 +171,7 @@ def _agreed_interrupts() -> Iterator[None]:
         yield
 
 
-def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume: bool | None) -> None:
+def _finetune(path: Path, overrides: tuple[str, ...], resume: bool | None) -> None:
     from jaxrnn.training.settings import prepare_training
     from jaxrnn.training.sharding import is_primary
 
@@ -203,7 +189,7 @@ def _finetune(ctx: click.Context, path: Path, overrides: tuple[str, ...], resume
             raise
         if is_primary():
             click.echo(f"interrupted; run the same command again to continue from {checkpoints.folder}", err=True)
-        ctx.exit(INTERRUPTED)
+        click.get_current_context().exit(INTERRUPTED)
     seconds = time.monotonic() - began
     after = _measured(training, fitted.params, "measuring the trained model")
     if is_primary():

@@ -7,13 +7,12 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxrnn._files.arguments import SIZE, argument
 from jaxrnn._files.messages import as_json, bytes_of
-from jaxrnn.cli.options import FRAMES, ModelFile, dim_option, json_option, model_file, path_option
+from jaxrnn.cli.commands import FrameCount, Option, command
+from jaxrnn.cli.options import Dims, ModelFile, new_file
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, wrapped
 
 if TYPE_CHECKING:
@@ -26,26 +25,14 @@ _CELL = 40
 Facts = Mapping[str, Any]
 
 
-@click.command()
-@model_file
-@click.option(
-    "--params",
-    "all_params",
-    is_flag=True,
-    help=f"List every parameter and every constant, not only the {_LARGEST} largest.",
-)
-@path_option(
-    ["--html", "page"],
-    "PAGE.html",
-    "Also write a page with the graph: bodies unfold in place, state is drawn as arrows, time in colour. The page "
-    "needs no network.",
-)
-@click.option("--symbol", metavar="NAME", help="The open dimension that is time. [default: try each candidate]")
-@click.option("--past", **FRAMES, help="Try streams with this --past of 'jaxrnn stream'.")
-@dim_option("Size of an open dimension.")
-@json_option
+@command
 def inspect(
-    file: ModelFile, all_params: bool, page: Path | None, symbol: str | None, past: int | None, dims: dict[str, int]
+    file: ModelFile,
+    params: bool = False,
+    html: Annotated[Path, new_file("PAGE.html")] | None = None,
+    symbol: Annotated[str, Option(metavar="NAME")] | None = None,
+    past: FrameCount | None = None,
+    dims: Dims | None = None,
 ) -> None:
     """Show the content of an ONNX file, even of a file that cannot run.
 
@@ -59,25 +46,32 @@ def inspect(
     the node that prevents streaming and a remedy. A model that runs in steps, with all of its
     state among its inputs and outputs, needs no pulses.
 
-    \b
     Examples:
       jaxrnn inspect model.onnx
       jaxrnn inspect model.onnx --html model.html
       jaxrnn inspect vad.onnx --static sr=16000 --dim sequence=576
       jaxrnn inspect model.onnx --json | jq '.streams'
       jaxrnn inspect model.onnx --json | jq '.unsupported'
-    """  # noqa: D301
+
+    Args:
+        params: List every parameter and every constant, not only the five largest.
+        html: Also write a page with the graph: bodies unfold in place, state is drawn as arrows, time in colour. The
+            page needs no network.
+        symbol: The open dimension that is time. [default: try each candidate]
+        past: Try streams with this --past of 'jaxrnn stream'.
+        dims: Size of an open dimension.
+    """
     from jaxrnn.inspection.page import page_writer
     from jaxrnn.model.inspection import inspect_model
 
-    write = None if page is None else page_writer()
-    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **dims}}
+    write = None if html is None else page_writer()
+    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
     with busy(f"inspecting {file.path.name}"):
         inspection = inspect_model(file.path, **given, streams=symbol or True, past=past, graph=write is not None)
-        if page is not None and write is not None:
-            write(inspection, page)
-    result = _result(inspection) | {"page": None if page is None else str(page)}
-    show(result, lambda result: map(_folded, _report(result, _about_steps(inspection), all_params)))
+        if html is not None and write is not None:
+            write(inspection, html)
+    result = _result(inspection) | {"page": None if html is None else str(html)}
+    show(result, lambda result: map(_folded, _report(result, _about_steps(inspection), params)))
 
 
 def _result(inspection: Inspection) -> dict[str, Any]:

@@ -3,63 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
-from jaxrnn.cli.options import Inputs, ModelFile, input_options, json_option, model_file
+from jaxrnn.cli.commands import Count, Given, Option, Taken, command
+from jaxrnn.cli.options import Inputs, ModelFile
 from jaxrnn.cli.output import Block, Table, TextLine, busy, show
-from jaxrnn.cli.stream_options import PulseOptions, pulse_options
+from jaxrnn.cli.stream_options import PulseOptions
 
 if TYPE_CHECKING:
     from jaxrnn.profiling import Profile
-    from jaxrnn.profiling.results import By
 
+#: The units of a line.
+By = Literal["node", "region"]
 #: Default number of lines.
 TOP = 20
 
 
-@click.command()
-@model_file
-@click.option(
-    "--what",
-    type=click.Choice(["apply", "step", "scan", "stream"]),
-    help="The whole graph, a step, a recording of steps in one call, or a pulse of a stream. [default: stream with "
-    "--symbol; else step for a model with state among its inputs and outputs; else apply]",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["node", "region"]),
-    default="node",
-    show_default=True,
-    help="One line per ONNX node, or per region of the compiled program.",
-)
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=TOP,
-    show_default=True,
-    help="Number of lines; one more line sums up the rest. --json has all lines.",
-)
-@click.option("--batch", type=click.IntRange(min=1), help="Streams per call. [default: one, without a batch axis]")
-@click.option(
-    "--length",
-    type=click.IntRange(min=1),
-    metavar="FRAMES",
-    help="Frames of --what scan [default: 100], or of the whole graph if one open dimension can be time.",
-)
-@pulse_options()
-@input_options()
-@click.option(
-    "--dtype",
-    type=click.Choice(["bfloat16", "float16"]),
-    help="Compute matrix products and convolutions with operands of this type, and show the gain in time and in bytes "
-    "of weights, and the error of the outputs over several calls. [default: the types of the file]",
-)
-@click.option("--peak/--no-peak", default=True, show_default=True, help="Measure the peaks of the machine.")
-@json_option
+@command
 def profile(
-    file: ModelFile, pulses: PulseOptions, given: Inputs, what: str | None, by: By, top: int, peak: bool, **options: Any
+    *,
+    file: ModelFile,
+    options: Annotated[
+        Given,
+        Taken(
+            "jaxrnn.profiling:profile_model",
+            what=Option(type=click.Choice(["apply", "step", "scan", "stream"])),
+            dtype=Option(type=click.Choice(["bfloat16", "float16"])),
+            batch=Option(type=click.IntRange(1)),
+            length=Option(metavar="FRAMES", type=click.IntRange(1)),
+        ),
+    ],
+    by: By = "node",
+    top: Count = TOP,
+    pulses: PulseOptions,
+    given: Inputs,
+    peak: Annotated[bool, Option(("--peak/--no-peak",))] = True,
 ) -> None:
     """Show the time of a model, by ONNX node or by region of the compiled program.
 
@@ -80,31 +60,39 @@ def profile(
     Inputs that are not given are random, with sizes as in 'jaxrnn run --random'. Parameters are compiled in, except
     with --what apply.
 
-    \b
     Examples:
       jaxrnn profile dtln_1.onnx
       jaxrnn profile vad.onnx --static sr=16000 --dim sequence=576 --by region
       jaxrnn profile dtln_1.onnx --what scan --length 1000 --batch 64
       jaxrnn profile dtln_1.onnx --batch 64 --dtype bfloat16
       jaxrnn profile net.onnx --symbol S --pulse 4 --json | jq '.rows[:3]'
-    """  # noqa: D301
+
+    Args:
+        what: The whole graph, a step, a recording of steps in one call, or a pulse of a stream. [default: stream with
+            --symbol; else step for a model with state among its inputs and outputs; else apply]
+        dtype: Compute matrix products and convolutions with operands of this type, and show the gain in time and in
+            bytes of weights, and the error of the outputs over several calls. [default: the types of the file]
+        by: One line per ONNX node, or per region of the compiled program.
+        top: Number of lines; one more line sums up the rest. --json has all lines.
+        peak: Measure the peaks of the machine.
+    """
     import jax
 
     from jaxrnn.profiling import profile_model
     from jaxrnn.runtime.compiled import is_compiled
 
-    if pulses.symbol is not None and what not in (None, "stream"):
-        raise click.UsageError(f"{pulses.option} is for streams, not for --what {what}")
+    if pulses.time is not None and options.get("what", "stream") != "stream":
+        raise click.UsageError(f"{pulses.option} is for streams, not for --what {options['what']}")
     if is_compiled(file.path):
         raise click.UsageError(f"{file.path} is compiled and has no nodes: give the ONNX file")
     # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     with busy(f"profiling {file.path.name}"):
         model = pulses.load(file)
-        stream = None if pulses.symbol is None else pulses.stream(model, given.dims)
+        stream = None if pulses.time is None else pulses.stream(model, given.dims)
         arrays = given.of(model.inputs)
         profiled = profile_model(
-            model, what, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
+            model, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
         )
     show(profiled.data(by), lambda _: _report(profiled, by, top))
 

@@ -6,45 +6,40 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import numpy as np
 
-from jaxrnn.cli.options import (
-    Inputs,
-    ModelFile,
-    input_options,
-    json_option,
-    output_option,
-    save_outputs,
-    stateless_file,
-)
+from jaxrnn.cli.commands import Option, command
+from jaxrnn.cli.options import OUTPUT, RandomInputs, StatelessFile, new_file, save_outputs
 from jaxrnn.cli.output import Block, Table, busy, fields, random_line, show
-from jaxrnn.cli.stream_options import SoundOptions, described, sound_options
+from jaxrnn.cli.stream_options import Sound, described
 
 
-@click.command()
-@stateless_file
-@input_options(random="Draw inputs that are not given at random.")
-@output_option("OUT.npz", "Write the outputs by name. The file appears once it is complete.")
-@sound_options()
-@click.option(
-    "--symbol", metavar="NAME", help="With --stft: the dimension of an offline network that is time, in frames."
-)
-@json_option
-def run(file: ModelFile, given: Inputs, output: Path | None, sound: SoundOptions, symbol: str | None) -> None:
+@command
+def run(
+    *,
+    file: StatelessFile,
+    given: RandomInputs,
+    output: Annotated[Path, new_file("OUT.npz", *OUTPUT)] | None = None,
+    sound: Sound,
+    symbol: Annotated[str, Option(metavar="NAME")] | None = None,
+) -> None:
     """Run a model once and show the outputs.
 
     Inputs are read from .npy files, from one .npz file, or drawn at random. Their dtypes and shapes must be those of
     the file. Dtypes that NumPy does not have, such as bfloat16, are stored as raw bytes and read back in the same way.
 
-    \b
     Examples:
       jaxrnn run model.onnx --input features=x.npy --input h=h.npy --output out.npz
       jaxrnn run model.onnx --random --dim S=50
       jaxrnn run vad.onnx --static sr=16000 --inputs frame.npz --json
-    """  # noqa: D301
+
+    Args:
+        output: Write the outputs by name. The file appears once it is complete.
+        symbol: With --stft: the dimension of an offline network that is time, in frames.
+    """
     from jaxrnn.verification.sampling import random_inputs
 
     if symbol is not None and not sound:

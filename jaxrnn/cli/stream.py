@@ -8,24 +8,15 @@ import functools
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from jaxrnn.cli.commands import Count, Option, Positive, command
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import (
-    Inputs,
-    ModelFile,
-    NumberRange,
-    input_options,
-    json_option,
-    model_file,
-    output_option,
-    refuse,
-    save_outputs,
-)
+from jaxrnn.cli.options import OUTPUT, ModelFile, RandomInputs, new_file, refuse, save_outputs
 from jaxrnn.cli.output import busy, counting, show
-from jaxrnn.cli.stream_options import PulseOptions, check_pulse_options, described, pulse_options
+from jaxrnn.cli.stream_options import PulseOptions, TimedPulses, described
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -35,65 +26,19 @@ if TYPE_CHECKING:
 STEPS = 500
 
 
-@click.command()
-@model_file
-@input_options(random="Draw recordings that are not given at random.")
-@click.option(
-    "--steps",
-    "limit",
-    type=click.IntRange(min=1),
-    help=f"Number of steps. [default: the whole recording; {STEPS} if all inputs are random]",
-)
-@pulse_options("Without --symbol: new samples per step.")
-@click.option(
-    "--frames",
-    type=click.IntRange(min=1),
-    help=f"With --symbol: number of frames. [default: the whole recording; {STEPS} pulses if all inputs are random]",
-)
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="With --symbol: compare the outputs with the outputs of the model on the whole recording, and on short parts "
-    "with lengths that do not fit the pulse. Exit status 1 if they differ by more than 'jaxrnn verify' allows, and if "
-    "no element of an output is finite.",
-)
-@click.option(
-    "--native",
-    is_flag=True,
-    help="Run the machine code in FILE, from 'jaxrnn compile --native', without compiling. The code runs unchecked: "
-    "use only files that you trust as programs.",
-)
-@click.option(
-    "--rate",
-    type=NumberRange(0, min_open=True),
-    metavar="HZ",
-    help="With --hop: samples per second. With --symbol alone: frames per second.",
-)
-@click.option(
-    "--step-seconds",
-    type=NumberRange(0, min_open=True),
-    metavar="SECONDS",
-    help="Duration of a step, in place of --rate and --hop.",
-)
-@output_option(
-    "OUT.npz",
-    "Write the outputs: for steps stacked along the first axis, with the last state as state/NAME; for pulses in the "
-    "shape of the whole recording.",
-)
-@json_option
-@click.pass_context
+@command
 def stream(
-    ctx: click.Context,
+    *,
     file: ModelFile,
-    given: Inputs,
-    pulses: PulseOptions,
-    limit: int | None,
-    frames: int | None,
-    verify: bool,
-    native: bool,
-    rate: float | None,
-    step_seconds: float | None,
-    output: Path | None,
+    given: RandomInputs,
+    steps: Count | None = None,
+    pulses: TimedPulses,
+    frames: Count | None = None,
+    verify: bool = False,
+    native: bool = False,
+    rate: Annotated[Positive, Option(metavar="HZ")] | None = None,
+    step_seconds: Annotated[Positive, Option(metavar="SECONDS")] | None = None,
+    output: Annotated[Path, new_file("OUT.npz", *OUTPUT)] | None = None,
 ) -> None:
     """Run a model over recordings in steps or pulses with its state, and time each step.
 
@@ -111,18 +56,30 @@ def stream(
     without the delay, up to the last frame, and equal the outputs of the model on the whole recording: --verify checks
     this. A model that cannot be streamed, such as a bidirectional recurrence, is refused, with the node and a remedy.
 
-    \b
     Examples of steps:
       jaxrnn stream dtln_1.onnx --input input_2=magnitudes.npy --rate 16000 --hop 128 --output masks.npz
       jaxrnn stream vad.onnx --static sr=16000 --random --dim sequence=576 --rate 16000 --hop 512
       jaxrnn stream model.jaxrnn --random --steps 2000 --json
 
-    \b
     Examples of pulses:
       jaxrnn stream keywords.onnx --symbol S --random --verify
       jaxrnn stream keywords.onnx --symbol S --pulse 4 --input feats=features.npy --rate 16000 --hop 160 -o logits.npz
       jaxrnn stream waves.onnx --symbol S --pulse 256 --random --frames 48000 --rate 48000 --hop 1 --json
-    """  # noqa: D301
+
+    Args:
+        hop: Samples from one frame to the next. Without --symbol: new samples per step.
+        steps: Number of steps. [default: the whole recording; 500 if all inputs are random]
+        frames: With --symbol: number of frames. [default: the whole recording; 500 pulses if all inputs are random]
+        verify: With --symbol: compare the outputs with the outputs of the model on the whole recording, and on short
+            parts with lengths that do not fit the pulse. Exit status 1 if they differ by more than 'jaxrnn verify'
+            allows, and if no element of an output is finite.
+        native: Run the machine code in FILE, from 'jaxrnn compile --native', without compiling. The code runs
+            unchecked: use only files that you trust as programs.
+        rate: With --hop: samples per second. With --symbol alone: frames per second.
+        step_seconds: Duration of a step, in place of --rate and --hop.
+        output: Write the outputs: for steps stacked along the first axis, with the last state as state/NAME; for pulses
+            in the shape of the whole recording.
+    """
     import jax
 
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
@@ -133,11 +90,11 @@ def stream(
         raise click.UsageError(f"--rate {rate:g}: the WAV file has a sample rate of {given.rate}")
     sound_rate = given.rate if rate is None else rate
     rate = sound_rate if pulses.sound else rate
-    duration = _duration(pulses.symbol, rate, None if pulses.sound else pulses.sound.hop, step_seconds)
-    check_pulse_options(pulses.symbol, {"--frames": frames, "--verify": verify})
-    if pulses.symbol is not None:
+    duration = _duration(pulses.time, rate, None if pulses.sound else pulses.sound.hop, step_seconds)
+    pulses.need_symbol({"--frames": frames, "--verify": verify})
+    if pulses.time is not None:
         instead = f"is for steps; with {pulses.option}, give --frames, and --rate with --hop"
-        refuse({"--steps": limit, "--step-seconds": step_seconds}, instead)
+        refuse({"--steps": steps, "--step-seconds": step_seconds}, instead)
     # Asynchronous dispatch to a thread takes longer than a step.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     source, name = open_source(file, pulses, native), file.path.name
@@ -148,7 +105,7 @@ def stream(
             results = None
             if verify and source.model is not None:
                 results = functools.partial(_offline, pulses, source.model, source.params)
-            stepper, sample, total = recordings_for(source, given, pulses, limit, frames, STEPS, results)
+            stepper, sample, total = recordings_for(source, given, pulses, steps, frames, STEPS, results)
         with busy(f"compiling {name}"), sample.naming_assumptions():
             began = time.perf_counter()
             step = compiled(stepper, source.params, sample.inputs, sample.dims)
@@ -167,13 +124,11 @@ def stream(
     if output is not None:
         state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}
         save_outputs(output, {**ran.outputs, **state}, sound_rate)
-    result = facts_of(
-        file.path, pulses.symbol, step.spec, compile_seconds, sample, total, ran, checks, duration, output
-    )
+    result = facts_of(file.path, pulses.time, step.spec, compile_seconds, sample, total, ran, checks, duration, output)
     result["sound"] = described(source.model)
     show(result, lambda facts: report(facts, given.seed, streams=streams))
     if result["verified"] is False:
-        ctx.exit(MISMATCH)
+        click.get_current_context().exit(MISMATCH)
 
 
 def _offline(pulses: PulseOptions, model: Model, params: Any, stepper: Stepper, inputs: Mapping[str, Any]) -> Any:

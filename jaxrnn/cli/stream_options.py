@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import click
 
-from jaxrnn.cli.options import FRAMES, Decorator, ModelFile, NumberRange, grouped, refuse
+from jaxrnn.cli.commands import FrameCount, Given, NumberRange, Option, Taken
+from jaxrnn.cli.options import ModelFile, refuse
 from jaxrnn.errors import StateError
 
 if TYPE_CHECKING:
@@ -18,40 +19,32 @@ if TYPE_CHECKING:
     from jaxrnn.streaming import Streamed
 
 
-@dataclass(frozen=True)
-class SoundOptions:
-    """The options that put a network over spectra between two transforms.
+class SoundOptions(Given):
+    """The options that put a network over spectra between two transforms, as arguments of `waveform_of`.
 
     Without ``--stft``, only ``hop`` may be given, and only in commands with ``hop_alone``.
     """
 
-    stft: int | None
-    hop: float | None
-    window: str | None
-    padding: str | None
-    norm: str | None
-    synthesis: str | None
-    takes: str | None
-    gives: str | None
-    exponent: float | None
-    hop_alone: bool = False
+    hop_alone: ClassVar[bool] = False
 
-    def __post_init__(self):
-        names = ["window", "padding", "norm", "synthesis", "takes", "gives", "exponent"]
-        names += [] if self.hop_alone else ["hop"]
-        if self.stft is None:
-            refuse({f"--{name}": getattr(self, name) for name in names}, "needs --stft SAMPLES, the length of a frame")
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        if not self:
+            alone = ("hop",) if self.hop_alone else ()
+            given = {f"--{name}": value for name, value in self.items() if name not in alone}
+            refuse(given, "needs --stft SAMPLES, the length of a frame")
         elif self.hop is None or self.hop != int(self.hop):
             raise click.UsageError("--stft needs --hop SAMPLES, a whole number: the distance between frames")
+        else:
+            self["hop"] = int(self.hop)
 
     def __bool__(self) -> bool:
-        return self.stft is not None
+        return "size" in self
 
     @property
-    def keys(self) -> dict[str, Any]:
-        """The values as keys of ``system.stream.stft`` in the settings of an evaluation."""
-        values = {"size": self.stft, **vars(self), "hop": int(self.hop or 0)}
-        return {key: value for key, value in values.items() if key not in ("stft", "hop_alone") and value is not None}
+    def hop(self) -> float | None:
+        """Samples from one frame to the next."""
+        return self.get("hop")
 
     def load(self, file: ModelFile, symbol: str | None) -> Model:
         """Load a model; with ``--stft``, return the `jaxrnn.audio.Waveform` of the model.
@@ -63,8 +56,31 @@ class SoundOptions:
             return model
         from jaxrnn.audio.waveforms import waveform_of
 
-        waveform: Any = waveform_of(model, symbol, **self.keys)  # which has the functions of a model
+        waveform: Any = waveform_of(model, symbol, **dict(self))  # which has the functions of a model
         return waveform
+
+
+class SoundOrHop(SoundOptions):
+    """The same for commands that take ``--hop`` also for models without ``--stft``."""
+
+    hop_alone = True
+
+
+_POSITIVE = NumberRange(0, min_open=True)
+_SOUND = Taken(
+    "jaxrnn.audio.waveforms:waveform_of",
+    prefix="With --stft:",
+    size=Option(("--stft",), "SAMPLES", click.IntRange(4)),
+    hop=Option(metavar="SAMPLES", type=_POSITIVE),
+    window=Option(metavar="NAME"),
+    padding=Option(),
+    norm=Option(),
+    synthesis=Option(),
+    takes=Option(metavar="[INPUT=]KIND"),
+    gives=Option(metavar="[OUTPUT=]KIND"),
+    exponent=Option(metavar="POWER", type=_POSITIVE),
+)
+Sound = Annotated[SoundOptions, _SOUND]
 
 
 def described(model: Any) -> list[str]:
@@ -72,80 +88,46 @@ def described(model: Any) -> list[str]:
     return getattr(model, "description", [])
 
 
-def sound_options(hop: str = "", *, hop_alone: bool = False) -> Decorator:
-    """Return the options of `SoundOptions` as the argument ``sound``; ``hop`` is more help for ``--hop``."""
-    return grouped(
-        "sound",
-        functools.partial(SoundOptions, hop_alone=hop_alone),
-        click.option(
-            "--stft",
-            type=click.IntRange(min=4),
-            metavar="SAMPLES",
-            help="Make a network over spectra a function from waveform to waveform, with frames of this number of "
-            "samples. The input is then called samples, and the output audio.",
-        ),
-        click.option(
-            "--hop",
-            type=NumberRange(0, min_open=True),
-            metavar="SAMPLES",
-            help=f"Samples from one frame to the next. {hop}".strip(),
-        ),
-        click.option(
-            "--window",
-            metavar="NAME",
-            help="With --stft: a window of SciPy such as hann, sqrt_hann for its square root, or a .npy file. "
-            "[default: hann]",
-        ),
-        click.option(
-            "--padding",
-            type=click.Choice(["causal", "zeros", "reflect", "none"]),
-            help="With --stft: causal for frames that end with a hop, zeros or reflect for centred frames, none for "
-            "whole frames only. [default: causal]",
-        ),
-        click.option(
-            "--norm",
-            type=click.Choice(["none", "ortho", "window"]),
-            help="With --stft: divide spectra by nothing, by the root of the length, or by the sum of the window. "
-            "[default: none]",
-        ),
-        click.option(
-            "--synthesis",
-            type=click.Choice(["window", "sum"]),
-            help="With --stft: overlapping frames are windowed again and normalised, or only added. [default: window]",
-        ),
-        click.option(
-            "--takes",
-            metavar="[NAME=]KIND",
-            help="With --stft: what the network takes of a frame, as its input NAME: magnitude, spectrum, or samples. "
-            "[default: by the sizes]",
-        ),
-        click.option(
-            "--gives",
-            metavar="[NAME=]KIND",
-            help="With --stft: what the network gives as its output NAME: a mask, magnitude, spectrum, or samples. "
-            "Sizes cannot tell a mask from a magnitude or a spectrum.",
-        ),
-        click.option(
-            "--exponent",
-            type=NumberRange(0, min_open=True),
-            metavar="POWER",
-            help="With --stft: the network sees magnitudes to this power, such as 0.3. [default: 1]",
-        ),
-    )
-
-
 @dataclass(frozen=True)
 class PulseOptions:
-    """The options of a stream. ``symbol`` is None for a model in steps."""
+    """The options of a stream.
 
-    symbol: str | None
-    pulse: int | None
-    multiple: int
-    shortest: int
-    longest: int | None
-    past: int | None
-    sound: SoundOptions
-    network: str | None  # the time of the network in the function of waveforms
+    Attributes:
+        sound: The transforms around a network over spectra.
+        symbol: The open dimension of the inputs that is time: run in pulses of it. 'jaxrnn inspect' lists candidates.
+        pulse: With --symbol: new input frames per step. [default: the fewest that fit the strides]
+        multiple: With --symbol: the length of each recording is a multiple of this number of frames.
+        shortest: With --symbol: the fewest frames of a recording. Give this option if an error asks for it.
+        longest: With --symbol: the most frames of a recording, such as the rows of a table of positions.
+        past: With --symbol, for causal attention without a bound: mask keys that are more than this number of frames
+            older than their query. This changes the model.
+    """
+
+    sound: Sound
+    symbol: Annotated[str, Option(metavar="NAME")] | None = None
+    pulse: FrameCount | None = None
+    multiple: FrameCount | None = None
+    shortest: FrameCount | None = None
+    longest: FrameCount | None = None
+    past: FrameCount | None = None
+
+    def __post_init__(self):
+        names = ("pulse", "multiple", "shortest", "longest", "past")
+        self.need_symbol({f"--{name}": getattr(self, name) for name in names})
+        if self.longest is not None and self.longest < max(self.shortest or 1, self.multiple or 1):
+            raise click.UsageError(
+                f"no recording has at most --longest {self.longest} frames and fits the other options"
+            )
+
+    def need_symbol(self, options: Mapping[str, Any]) -> None:
+        """Refuse options of a stream if the model runs in steps."""
+        if self.time is None:
+            refuse(options, "needs --symbol NAME, the dimension that is time")
+
+    @property
+    def time(self) -> str | None:
+        """The dimension of the stream that is time; None for a model in steps."""
+        return "samples" if self.sound else self.symbol
 
     @property
     def option(self) -> str:
@@ -154,16 +136,16 @@ class PulseOptions:
 
     def load(self, file: ModelFile) -> Model:
         """Load a model, or with ``--stft`` the function of waveforms."""
-        return self.sound.load(file, self.network)
+        return self.sound.load(file, self.symbol)
 
     def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
         """Return the stream of a model, with sizes of open dimensions other than time."""
-        assert self.symbol is not None
-        least = -(-self.shortest // self.multiple)
-        constraints = [f"S >= {least}"] if self.shortest > self.multiple else []
-        constraints += [] if self.longest is None else [f"S <= {self.longest // self.multiple}"]
-        options = {"multiple": self.multiple, "constraints": constraints, "past": self.past}
-        return model.stream(self.symbol, self.pulse, dims=dims, **options)
+        assert self.time is not None
+        multiple, shortest = self.multiple or 1, self.shortest or 1
+        constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
+        constraints += [] if self.longest is None else [f"S <= {self.longest // multiple}"]
+        options = {"multiple": multiple, "constraints": constraints, "past": self.past}
+        return model.stream(self.time, self.pulse, dims=dims, **options)
 
     def offline(self, stepper: Stepper, model: Model, params: Any) -> Callable[..., Any]:
         """Return the function of whole recordings that the stream of a model equals."""
@@ -177,29 +159,15 @@ class PulseOptions:
         return functools.partial(streamed.offline, params)
 
 
-def _pulses(
-    symbol: str | None,
-    pulse: int | None,
-    multiple: int | None,
-    shortest: int | None,
-    longest: int | None,
-    past: int | None,
-    sound: SoundOptions,
-) -> PulseOptions:
-    network = None
-    if sound:
-        symbol, network = "samples", symbol
-    options = {"--pulse": pulse, "--multiple": multiple, "--shortest": shortest, "--longest": longest, "--past": past}
-    check_pulse_options(symbol, options)
-    if longest is not None and longest < max(shortest or 1, multiple or 1):
-        raise click.UsageError(f"no recording has at most --longest {longest} frames and fits the other options")
-    return PulseOptions(symbol, pulse, multiple or 1, shortest or 1, longest, past, sound, network)
+@dataclass(frozen=True)
+class TimedPulses(PulseOptions):
+    """The options of a stream in commands where ``--hop`` also gives the duration of a step.
 
+    Attributes:
+        sound: The transforms around a network over spectra.
+    """
 
-def check_pulse_options(symbol: str | None, options: Mapping[str, Any]) -> None:
-    """Refuse options of a stream without ``--symbol``."""
-    if symbol is None:
-        refuse(options, "needs --symbol NAME, the dimension that is time")
+    sound: Annotated[SoundOrHop, _SOUND]
 
 
 def check_steps(model: Model) -> None:
@@ -218,49 +186,3 @@ def check_steps(model: Model) -> None:
             others = f" (or {', '.join(symbols[1:])}, whichever is time)" if symbols[1:] else ""
             hint = f"Here, in pulses of the recording: --symbol {symbols[0]}{others}"
         raise StateError(f"{error}. {hint}") from error
-
-
-#: The options of a stream without those of `sound_options`.
-_PULSE_OPTIONS = grouped(
-    "pulses",
-    _pulses,
-    click.option(
-        "--symbol",
-        metavar="NAME",
-        help="The open dimension of the inputs that is time: run in pulses of it. 'jaxrnn inspect' lists candidates.",
-    ),
-    click.option(
-        "--pulse",
-        **FRAMES,
-        help="With --symbol: new input frames per step. [default: the fewest that fit the strides]",
-    ),
-    click.option(
-        "--multiple",
-        **FRAMES,
-        help="With --symbol: the length of each recording is a multiple of this number of frames.",
-    ),
-    click.option(
-        "--shortest",
-        **FRAMES,
-        help="With --symbol: the fewest frames of a recording. Give this option if an error asks for it.",
-    ),
-    click.option(
-        "--longest",
-        **FRAMES,
-        help="With --symbol: the most frames of a recording, such as the rows of a table of positions.",
-    ),
-    click.option(
-        "--past",
-        **FRAMES,
-        help="With --symbol, for causal attention without a bound: mask keys that are more than this number of frames "
-        "older than their query. This changes the model.",
-    ),
-)
-
-
-def pulse_options(hop: str = "") -> Decorator:
-    """Return the options that turn an offline model into a stream, as the argument ``pulses``.
-
-    ``hop`` is the help for ``--hop`` in commands that take ``--hop`` without ``--stft``.
-    """
-    return lambda command: sound_options(hop, hop_alone=bool(hop))(_PULSE_OPTIONS(command))

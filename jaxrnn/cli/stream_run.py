@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._jax.context import exact_types
-from jaxrnn.cli.options import Inputs, ModelFile
+from jaxrnn.cli.options import ModelFile, RandomInputs
 from jaxrnn.cli.output import (
     COMPARED,
     Block,
@@ -59,7 +59,7 @@ class LoadedFile:
 
 def recordings_for(
     source: LoadedFile,
-    given: Inputs,
+    given: RandomInputs,
     pulses: PulseOptions,
     limit: int | None,
     frames: int | None,
@@ -75,7 +75,7 @@ def recordings_for(
     if stepper is None:
         assert source.model is not None
         stepper, sizes = _streamed(source.model, given, pulses)
-    spec, symbol = stepper.spec, pulses.symbol or "frames"
+    spec, symbol = stepper.spec, pulses.time or "frames"
     whole = recording_specs(spec, symbol)
     arrays = given.of(whole)
     for name in arrays:
@@ -126,9 +126,9 @@ def recordings_for(
     return stepper, dataclasses.replace(sample, dims=kept), total
 
 
-def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Stepper, dict[str, int]]:
+def _streamed(model: Model, given: RandomInputs, pulses: PulseOptions) -> tuple[Stepper, dict[str, int]]:
     """Return the stream of a model, and the sizes of other open dimensions from recordings or ``--dim``."""
-    symbol = pulses.symbol or ""
+    symbol = pulses.time or ""
     if symbol not in symbols_of(model.inputs):
         names = ", ".join(symbols_of(model.inputs)) or "none"
         raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
@@ -137,7 +137,7 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
     arrays = given.of(model.inputs)
     # Arrays of the right rank give sizes; others are refused later, when all sizes are known.
     known = [info for info in model.inputs if info.name in arrays and len(info.shape or ()) == arrays[info.name].ndim]
-    dims = given.dims if symbol in symbols_of(known) else {**given.dims, symbol: pulses.multiple}
+    dims = given.dims if symbol in symbols_of(known) else {**given.dims, symbol: pulses.multiple or 1}
     opened = [name for name in symbols_of(model.inputs) if name not in dims and name not in symbols_of(known)]
     dims = {**dims, **dict.fromkeys(opened, 1)}  # one stream, as in Model.stream, whatever the name of the batch
     first = random_inputs(model, {info.name: arrays[info.name] for info in known}, dims=dims, seed=given.seed)
@@ -147,7 +147,7 @@ def _streamed(model: Model, given: Inputs, pulses: PulseOptions) -> tuple[Steppe
 
 def open_source(file: ModelFile, pulses: PulseOptions, native: bool = False) -> LoadedFile:
     """Open an ONNX file or a compiled file."""
-    symbol = pulses.symbol
+    symbol = pulses.time
     if is_compiled(file.path):
         if file.static or file.state is not None:
             raise click.UsageError(f"{file.path} is compiled: 'jaxrnn compile' has fixed --static and --state")

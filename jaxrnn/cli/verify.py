@@ -4,52 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from jaxrnn._files.messages import as_json, pairs_of
+from jaxrnn.cli.commands import Given, NumberRange, Option, Taken, command
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import Inputs, ModelFile, NumberRange, input_options, json_option, load_archive, stateless_file
+from jaxrnn.cli.options import ManyInputs, StatelessFile, load_archive
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict, wrapped
 
+_TOLERANCE = Option(type=NumberRange(min=0))
 
-@click.command()
-@stateless_file
-@input_options(several=True)
-@click.option(
-    "--atol",
-    type=NumberRange(min=0),
-    help="Absolute tolerance. [default: 1e-5, more for float16 and narrower types, 0 for integers]",
-)
-@click.option(
-    "--rtol",
-    type=NumberRange(min=0),
-    help="Relative tolerance. [default: 1e-4, more for float16 and narrower types, 0 for integers]",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "ort", "reference"]),
-    default="auto",
-    show_default=True,
-    help="Engine to compare with: ONNX Runtime (ort), ONNX's reference evaluator, or the first that accepts the model "
-    "(auto).",
-)
-@click.option(
-    "--nodes", is_flag=True, help="Also compare all values inside the graph, and name the first node that differs."
-)
-@click.option(
-    "--outputs",
-    "recording",
-    metavar="X.npz",
-    type=click.Path(path_type=Path),
-    help="Also compare with outputs that the framework of the model recorded, by name, and say whether the file or an "
-    "engine differs. The file may also hold values inside the graph, and the inputs.",
-)
-@json_option
-@click.pass_context
+
+@command
 def verify(
-    ctx: click.Context, file: ModelFile, given: Inputs, nodes: bool, recording: Path | None, **options: Any
+    file: StatelessFile,
+    given: ManyInputs,
+    options: Annotated[
+        Given,
+        Taken("jaxrnn.verification.verify:verify", "engine", "nodes", atol=_TOLERANCE, rtol=_TOLERANCE),
+    ],
+    outputs: Annotated[Path, Option(metavar="X.npz")] | None = None,
 ) -> None:
     """Compare a model's outputs with those of another engine, and with recorded outputs, on the same inputs.
 
@@ -64,26 +40,29 @@ def verify(
     engines agree with each other, the exporter wrote another function. The first recorded value inside the graph that
     differs names the node.
 
-    \b
     Examples:
       jaxrnn verify model.onnx
       jaxrnn verify model.onnx --dim S=20,50,64 --nodes
       jaxrnn verify model.onnx --inputs inputs.npz --outputs outputs.npz
       jaxrnn verify vad.onnx --static sr=16000 --inputs frame.npz --engine reference
-    """  # noqa: D301
+
+    Args:
+        outputs: Also compare with outputs that the framework of the model recorded, by name, and say whether the file
+            or an engine differs. The file may also hold values inside the graph, and the inputs.
+    """
     from jaxrnn.verification import verify as verify_model
 
     with busy(f"verifying {file.path.name}"):
-        options |= {"static": file.static, "dims": given.dims, "seed": given.seed, "nodes": nodes}
-        outputs = None if recording is None else load_archive(recording)
-        arrays = given.arrays if given.sound is None else given.of(file.load().inputs)
-        report = verify_model(file.path, arrays, outputs=outputs, **options)
+        recorded = None if outputs is None else load_archive(outputs)
+        arrays = given.of(file.load().inputs) if given.has_sound else given.arrays
+        sizes: Any = {"static": file.static, "dims": given.dims, "seed": given.seed}
+        report = verify_model(file.path, arrays, outputs=recorded, **sizes, **options)
     cases = [{"ok": case.ok, "fault": case.fault, **as_json(case)} for case in report.cases]
     verdict = {"ok": report.ok, "compared": report.compared, "conclusion": report.conclusion}
     result = {**verdict, **as_json(report), "cases": cases}
-    show(result, lambda result: _report(result, nodes))
+    show(result, lambda result: _report(result, options.get("nodes", False)))
     if not report.ok:
-        ctx.exit(MISMATCH)
+        click.get_current_context().exit(MISMATCH)
 
 
 def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:

@@ -48,6 +48,14 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _Canonical(only_calls=True).closed(closed)
 
 
+def rewritten(closed: ClosedJaxpr, rule: Callable[[JaxprEqn], Callable[..., Any] | None]) -> ClosedJaxpr:
+    """Return a canonical jaxpr in which functions replace equations, also inside of each function.
+
+    `rule` returns the function of the operands that computes the results of an equation, or None to keep the equation.
+    """
+    return _Canonical(rule=rule).closed(closed)
+
+
 def called(equation: JaxprEqn) -> Any:
     """Return the jaxpr that a call evaluates; a closed jaxpr keeps its constants."""
     return next(value for value in equation.params.values() if hasattr(getattr(value, "jaxpr", value), "eqns"))
@@ -67,8 +75,8 @@ def _is_of_library(jaxpr: Jaxpr) -> bool:
 
 
 class _Canonical:
-    def __init__(self, *, only_calls: bool = False, mesh: Any = None):
-        self.only_calls = only_calls
+    def __init__(self, *, only_calls: bool = False, mesh: Any = None, rule: Any = None):
+        self.only_calls, self.rule = only_calls, rule
         self.mesh = mesh  # the mesh of one device, inside of its `shard_map`
         self.done: dict[int, tuple[Any, Any]] = {}  # functions that several equations share
 
@@ -139,6 +147,8 @@ class _Canonical:
 
     def function(self, equation: JaxprEqn) -> Callable[..., Any] | None:
         """Return an equation as a function of other primitives, or None if the equation is canonical."""
+        if self.rule is not None and (function := self.rule(equation)) is not None:
+            return function
         entry = entry_of(equation)
         if self.mesh and entry.alone and set(_axes_of(equation)) <= set(self.mesh.axis_names):
             return _alone(equation)

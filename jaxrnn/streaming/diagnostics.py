@@ -57,7 +57,7 @@ class Line(NamedTuple):
         return f"{os.path.basename(self.file)}:{self.number} ({self.function})"
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A line of the user's code, and the public JAX function called there; unknown parts are None."""
 
     line: Line | None
@@ -68,23 +68,23 @@ class Place(NamedTuple):
         return "" if self.line is None else f"{called}{self.line}"
 
 
-def place_of(frames: Iterable[Line]) -> Place:
+def location_of(frames: Iterable[Line]) -> Location:
     """Return the innermost line of the user's code in frames, which start with the innermost.
 
     Without user code, return the innermost line of an installed package, such as Flax.
     """
     inner: list[Line] = []
-    packaged: Place | None = None
+    packaged: Location | None = None
     for frame in frames:
         if frame.file in _TRACING:
             break
         if not frame.file.startswith((_JAX, _JAXRNN, "<frozen")):
-            place = Place(frame, _public(inner))
+            location = Location(frame, _public(inner))
             if not frame.file.startswith(_PACKAGES):
-                return place
-            packaged = packaged or place
+                return location
+            packaged = packaged or location
         inner.append(frame)
-    return packaged or Place(None, _public(inner))
+    return packaged or Location(None, _public(inner))
 
 
 def _public(frames: list[Line]) -> str | None:
@@ -98,23 +98,23 @@ def _public(frames: list[Line]) -> str | None:
     return None
 
 
-def place_of_equation(path: Path) -> Place:
+def location_of_equation(path: Path) -> Location:
     """Return the line that traced the last equation of a path; inside a function of JAX, the line of the outer call."""
     calls: str | None = None
     for equation in reversed(path):
         trace = equation.source_info.traceback
         frames = () if trace is None else trace.frames
-        place = place_of(Line(str(frame.file_name), frame.line_num, frame.function_name) for frame in frames)
-        calls = place.calls or calls
-        if place.line is not None:
-            return Place(place.line, calls)
-    return Place(None, calls)
+        location = location_of(Line(str(frame.file_name), frame.line_num, frame.function_name) for frame in frames)
+        calls = location.calls or calls
+        if location.line is not None:
+            return Location(location.line, calls)
+    return Location(None, calls)
 
 
-def place_of_error(error: BaseException) -> Place:
+def location_of_error(error: BaseException) -> Location:
     """Return the innermost line of the user's code in the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    return place_of(Line(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))
+    return location_of(Line(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))
 
 
 def scope_of(path: Path) -> str:
@@ -157,11 +157,11 @@ def describe_equation(path: Path) -> str:
     node, operator = _node_of(path)
     if operator is not None:
         return f"node {node!r} ({operator})"
-    name, place = path[-1].primitive.name, place_of_equation(path)
-    if place.calls is not None and place.calls.endswith(f".{name.replace('-', '_')}"):
-        place = Place(place.line, None)
+    name, location = path[-1].primitive.name, location_of_equation(path)
+    if location.calls is not None and location.calls.endswith(f".{name.replace('-', '_')}"):
+        location = Location(location.line, None)
     scope = node_scope_of(path)
-    where = " of ".join(part for part in (f"node {scope!r}" if scope else "", str(place)) if part)
+    where = " of ".join(part for part in (f"node {scope!r}" if scope else "", str(location)) if part)
     return f"{name!r}" + (f" ({where})" if where else "")
 
 
@@ -275,11 +275,11 @@ def hint_for_call(calls: str | None) -> str | None:
     return None if calls is None else _CALLS.get(calls)
 
 
-def hint_for_equation(primitive: str, place: Place) -> str | None:
+def hint_for_equation(primitive: str, location: Location) -> str | None:
     """Return a hint for an equation that cannot be streamed, or None to use the hint of the rule."""
-    if (place.calls, primitive) == ("jnp.pad", "pad"):  # the advice about jnp.pad concerns modes
+    if (location.calls, primitive) == ("jnp.pad", "pad"):  # the advice about jnp.pad concerns modes
         return None
-    return hint_for_call(place.calls) or _PRIMITIVES.get(primitive)
+    return hint_for_call(location.calls) or _PRIMITIVES.get(primitive)
 
 
 def in_words_of_file(hint: str) -> str:

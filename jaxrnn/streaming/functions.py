@@ -112,10 +112,10 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     leaves, structure = jax.tree.flatten(elems)
     if not leaves or not callable(fn):
         return lax.associative_scan(fn, elems, reverse=reverse, axis=axis)
-    place = normalize_axis_index(axis, np.ndim(leaves[0]))
-    sizes = [np.shape(leaf)[place] if place < np.ndim(leaf) else None for leaf in leaves]
+    along = normalize_axis_index(axis, np.ndim(leaves[0]))
+    sizes = [np.shape(leaf)[along] if along < np.ndim(leaf) else None for leaf in leaves]
     if not any(size is not None and is_symbolic(size) for size in sizes):
-        return lax.associative_scan(fn, elems, reverse=reverse, axis=place)  # JAX takes no negative axis with reverse
+        return lax.associative_scan(fn, elems, reverse=reverse, axis=along)  # JAX takes no negative axis with reverse
     if len(set(map(str, sizes))) > 1:
         raise ValueError(
             f"associative_scan needs arrays of one size along axis {axis}, not {', '.join(map(str, sizes))}: "
@@ -129,16 +129,16 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     def combine(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
         """Apply `fn` to single elements without their axis."""
-        operands = [[jnp.expand_dims(leaf, place) for leaf in part] for part in (first, second)]
-        return [jnp.squeeze(leaf, place) for leaf in joined(*operands)]
+        operands = [[jnp.expand_dims(leaf, along) for leaf in part] for part in (first, second)]
+        return [jnp.squeeze(leaf, along) for leaf in joined(*operands)]
 
-    element = [jax.eval_shape(lambda leaf: lax.slice_in_dim(leaf, 0, 1, axis=place), leaf) for leaf in leaves]
-    frames = [jnp.moveaxis(leaf, place, 0) for leaf in leaves]
+    element = [jax.eval_shape(lambda leaf: lax.slice_in_dim(leaf, 0, 1, axis=along), leaf) for leaf in leaves]
+    frames = [jnp.moveaxis(leaf, along, 0) for leaf in leaves]
     with jax.named_scope("associative_scan"):
         if not reverse and _is_sum(joined, element):
-            return jax.tree.unflatten(structure, [lax.cumsum(leaf, place) for leaf in leaves])
+            return jax.tree.unflatten(structure, [lax.cumsum(leaf, along) for leaf in leaves])
         prefixes = _in_a_loop(combine, frames, reverse)
-    return jax.tree.unflatten(structure, [jnp.moveaxis(leaf, 0, place) for leaf in prefixes])
+    return jax.tree.unflatten(structure, [jnp.moveaxis(leaf, 0, along) for leaf in prefixes])
 
 
 def _checked(result: Any, like: Any) -> list[Any]:

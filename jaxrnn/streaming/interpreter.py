@@ -30,8 +30,8 @@ from jaxrnn.jaxprs.own import is_platform_index
 from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of, numpy_of
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
+from jaxrnn.streaming.formulas import growth_of, operation_of, with_formula
 from jaxrnn.streaming.passes import Pass, listed
-from jaxrnn.streaming.places import growth_of, operation_of, with_places
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.values import (
     Awaiting,
@@ -203,8 +203,8 @@ def _on_frames(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
             f"its rule returns {len(results)} results, and the primitive has {len(equation.outvars)}",
             "return one chunk or array for each result, in order",
         )
-    run.note_origin(rule, equation, operands, results)
-    return with_places(equation, operands, results)
+    run.note_origin(equation, operands, results)
+    return with_formula(equation, operands, results)
 
 
 def _on_values(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any]:

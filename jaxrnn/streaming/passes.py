@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.cells.forms import is_plain
@@ -36,23 +36,21 @@ from jaxrnn.streaming.diagnostics import (
     is_of_file,
     label_of,
     located,
-    place_of_equation,
+    location_of_equation,
     scope_of,
 )
 from jaxrnn.streaming.dimensions import Clock, Laps, Timeline, magnitude_of
+from jaxrnn.streaming.narrow import WideOrigin, origin_of, streamed_operand
 from jaxrnn.streaming.values import (
     Affine,
     Chunk,
     FinalValue,
     Mask,
     Reach,
-    WideOrigin,
     along,
     is_length,
     is_static,
-    origin_of,
     split_outer,
-    streamed_operand,
 )
 
 
@@ -99,31 +97,31 @@ class History:
     still constant then.
     """
 
-    def __init__(self, run: Pass, kind: str, frames: Any, place: int, start: Any, growth: Fraction | int):
-        self._run, self._frames, self._place, self._start, self._growth = run, frames, place, start, growth
+    def __init__(self, run: Pass, kind: str, frames: Any, axis: int, start: Any, growth: Fraction | int):
+        self._run, self._frames, self._axis, self._start, self._growth = run, frames, axis, start, growth
         self._name, self._old = run.carry(kind, lambda: self._constant(1))
         self._joined: Any = None
 
     def _constant(self, past: int) -> Any:
-        shape = (*self._frames.shape[: self._place], past, *self._frames.shape[self._place + 1 :])
+        shape = (*self._frames.shape[: self._axis], past, *self._frames.shape[self._axis + 1 :])
         return lax.full(shape, self._start, self._frames.dtype)
 
     def frames(self, past: int, wait: int) -> Any:
         """Return the frames of `wait` frames ago, preceded by `past` earlier frames."""
-        run, place, count = self._run, self._place, self._frames.shape[self._place]
-        if run.state is None and past + wait > self._old.shape[place]:
+        run, axis, count = self._run, self._axis, self._frames.shape[self._axis]
+        if run.state is None and past + wait > self._old.shape[axis]:
             self._old, self._joined = run.begin(self._name, self._constant(past + wait)), None
         if self._joined is None:
             self._joined = self._keep()
-        end = self._joined.shape[place] - wait
+        end = self._joined.shape[axis] - wait
         whole = wait == 0 and past + count == end
-        return self._joined if whole else lax.slice_in_dim(self._joined, end - count - past, end, axis=place)
+        return self._joined if whole else lax.slice_in_dim(self._joined, end - count - past, end, axis=axis)
 
     def _keep(self) -> Any:
-        old, frames, place = self._old, self._frames, self._place
+        old, frames, axis = self._old, self._frames, self._axis
         if is_plain():
-            joined = jnp.concatenate([old, frames], place)
-            self._store(lax.slice_in_dim(joined, frames.shape[place], None, axis=place))
+            joined = jnp.concatenate([old, frames], axis)
+            self._store(lax.slice_in_dim(joined, frames.shape[axis], None, axis=axis))
             return joined
         # XLA's CPU backend copies flat arrays at full speed; for several axes, the backend computes each index.
         past, new = old.reshape(-1), frames.reshape(-1)
@@ -159,6 +157,7 @@ class Facts:
     #: the largest number of earlier frames that unbounded attention sees, in the pass that finds the masks
     past: int | None = None
     masks: list[Mask] = field(default_factory=list)
+    positive: frozenset[Var] = frozenset()  # factors of wide values that are positive and finite; see `narrow`
 
     def wait_for(self, timeline: Timeline, frames: int) -> None:
         """Extend the horizon to the time when this number of frames has come."""
@@ -425,7 +424,7 @@ class Pass:
         where = "the model " if is_of_file() else "the function "
         if self.path:
             where = f"{describe_equation(self.path)} "
-            known = hint_for_equation(self.path[-1].primitive.name, place_of_equation(self.path))
+            known = hint_for_equation(self.path[-1].primitive.name, location_of_equation(self.path))
             hint = hint_for_node(self.path) or in_words_of_file(hint) if is_of_file() else known or hint
         error = kind(f"{where}cannot be streamed: {why}; {f'{first}, or ' if first else ''}{hint}")
         error.located = True
@@ -459,19 +458,13 @@ class Pass:
         narrow = dataclasses.replace(origin.chunk, timeline=chunk.timeline, delay=chunk.delay, reach=chunk.reach)
         return dataclasses.replace(origin, chunk=narrow)
 
-    def note_origin(
-        self, rule: Callable[..., Any], equation: JaxprEqn, operands: Sequence[Any], results: Sequence[Any]
-    ) -> None:
-        """Note the narrow origin of a result that a rule has just made."""
+    def note_origin(self, equation: JaxprEqn, operands: Sequence[Any], results: Sequence[Any]) -> None:
+        """Note the narrow origin of a result."""
         chunk = streamed_operand(operands)
         if chunk is None or len(results) != 1 or not isinstance(results[0], Chunk):
             return
-
-        def moved(other: Chunk) -> Chunk:
-            (result,) = listed(rule(self, equation, *(other if each is chunk else each for each in operands)))
-            return result
-
-        if (origin := origin_of(equation, operands, results[0], self.origin_of(chunk), moved)) is not None:
+        origin = origin_of(equation, operands, results[0], self.origin_of(chunk), self.facts.positive)
+        if origin is not None:
             self._narrow[results[0].lineage] = origin
 
     def _filled(self, chunk: Chunk, value: Any) -> Any:
@@ -588,9 +581,9 @@ class Pass:
                 origin = dataclasses.replace(origin, chunk=self.delayed(origin.chunk, delay))
                 self._narrow[lineage], first = origin, origin.widened(origin.chunk.array, chunk.axis)
             else:
-                frames, place = self._with_history(chunk, wait, "delay")
-                first = lax.slice_in_dim(frames, 0, chunk.frames, axis=place)
-                first = jnp.moveaxis(first, place, chunk.axis + (chunk.outer > 1)).reshape(chunk.array.shape)
+                frames, axis = self._with_history(chunk, wait, "delay")
+                first = lax.slice_in_dim(frames, 0, chunk.frames, axis=axis)
+                first = jnp.moveaxis(first, axis, chunk.axis + (chunk.outer > 1)).reshape(chunk.array.shape)
             self._delayed[key], self._origins[lineage] = (first, lineage), key
         array, lineage = self._delayed[key]
         return dataclasses.replace(chunk, array=array, delay=delay, lineage=lineage)
@@ -605,31 +598,31 @@ class Pass:
         array = self.with_late(chunk.array, chunk.axis, value, delay)
         return self.make(array, chunk.axis, chunk.timeline, delay, chunk.reach)
 
-    def with_late(self, frames: Any, place: int, chunk: Chunk, lead: int) -> Any:
+    def with_late(self, frames: Any, time: int, chunk: Chunk, lead: int) -> Any:
         """Insert the late frames of a chunk.
 
         Args:
             frames: an array with the frames of the chunk.
-            place: the time axis of this array.
+            time: the time axis of this array.
             chunk: the chunk that has late frames.
             lead: number of frames in the array before frame 0.
         """
         assert chunk.late is not None
-        front = jnp.moveaxis(chunk.late.array, chunk.axis, place)
-        count = front.shape[place]
+        front = jnp.moveaxis(chunk.late.array, chunk.axis, time)
+        count = front.shape[time]
         self.facts.wait_for(chunk.timeline, lead + count)
-        where = self.start(chunk.timeline, lead) + np.arange(frames.shape[place], dtype=np.int32)
+        where = self.start(chunk.timeline, lead) + np.arange(frames.shape[time], dtype=np.int32)
         if isinstance(where, np.ndarray) and not np.any((where >= 0) & (where < count)):
             return frames
         if chunk.frames >= 8 and not is_plain() and not isinstance(where, np.ndarray):
             # A convolution would compute the selection below again for each tap, which is slow for many frames.
-            room = [(count, count, 0) if axis == place else (0, 0, 0) for axis in range(frames.ndim)]
+            room = [(count, count, 0) if each == time else (0, 0, 0) for each in range(frames.ndim)]
             frames = lax.pad(frames, jnp.zeros((), frames.dtype), room)
-            at = jnp.clip(count - where[0], 0, frames.shape[place] - count)
-            frames = lax.dynamic_update_slice_in_dim(frames, front, at, place)
-            return lax.slice_in_dim(frames, count, frames.shape[place] - count, axis=place)
-        here = along(jnp.asarray((where >= 0) & (where < count)), place, frames.ndim)
-        return jnp.where(here, jnp.take(front, jnp.clip(jnp.asarray(where), 0, count - 1), place), frames)
+            at = jnp.clip(count - where[0], 0, frames.shape[time] - count)
+            frames = lax.dynamic_update_slice_in_dim(frames, front, at, time)
+            return lax.slice_in_dim(frames, count, frames.shape[time] - count, axis=time)
+        here = along(jnp.asarray((where >= 0) & (where < count)), time, frames.ndim)
+        return jnp.where(here, jnp.take(front, jnp.clip(jnp.asarray(where), 0, count - 1), time), frames)
 
     def together(self, *values: Any) -> list[Any]:
         """Delay chunks to the largest of their delays; return other values unchanged."""
@@ -658,30 +651,30 @@ class Pass:
         In plain forms, the time axis is the axis of the chunk. Otherwise time is the first axis: past frames are then
         contiguous in memory, and a single copy shifts the buffer.
         """
-        frames, place = self._with_history(chunk, history, kind, initial)
+        frames, time = self._with_history(chunk, history, kind, initial)
         if chunk.late is not None:
             assert chunk.delay is not None
-            frames = self.with_late(frames, place, chunk, chunk.delay + history)
-        return frames, place
+            frames = self.with_late(frames, time, chunk, chunk.delay + history)
+        return frames, time
 
     def _with_history(self, chunk: Chunk, past: int, kind: str, initial: Any = None) -> tuple[Any, int]:
         """Return the frames of `windowed` without late frames."""
         refuse_keys(self, chunk)
         origin = self.origin_of(chunk)
         if origin is not None and past > 0 and initial is None:
-            frames, place = self._with_history(origin.chunk, past, kind)
-            wide = origin.widened(jnp.moveaxis(frames, place, chunk.axis), chunk.axis)
-            return jnp.moveaxis(wide, chunk.axis, place), place
+            frames, time = self._with_history(origin.chunk, past, kind)
+            wide = origin.widened(jnp.moveaxis(frames, time, chunk.axis), chunk.axis)
+            return jnp.moveaxis(wide, chunk.axis, time), time
         frames, axis = split_outer(chunk.array, chunk), chunk.axis + (chunk.outer > 1)
-        place = axis if is_plain() else 0
-        frames = jnp.moveaxis(frames, axis, place)
+        time = axis if is_plain() else 0
+        frames = jnp.moveaxis(frames, axis, time)
         if past <= 0:
-            return lax.slice_in_dim(frames, -past, None, axis=place), place
+            return lax.slice_in_dim(frames, -past, None, axis=time), time
         base, wait = self._origins.get(chunk.lineage, (chunk.lineage, 0)) if initial is None else (object(), 0)
         if base not in self._histories:
             start = self._starts.get(base, self.placeholder.of(frames.dtype)) if initial is None else initial
-            self._histories[base] = History(self, kind, frames, place, start, chunk.growth)
-        return self._histories[base].frames(past, wait), place
+            self._histories[base] = History(self, kind, frames, time, start, chunk.growth)
+        return self._histories[base].frames(past, wait), time
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
         """Create a chunk with new content for the frames of `chunk`; `axis` is the time axis, if it differs."""

@@ -42,6 +42,7 @@ from jaxrnn.streaming.dimensions import (
 )
 from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
+from jaxrnn.streaming.narrow import positive_factors, widened_last
 from jaxrnn.streaming.passes import Facts, Pass, Placeholder
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.rewriting import at_length, sizes_when_empty, with_band, with_numbers
@@ -135,7 +136,7 @@ class Plan:
         self.placeholder = placeholder
         self.past = past
         self.output_structure = output_structure
-        jaxpr = _without_dead_code(with_numbers(closed.jaxpr))
+        jaxpr = _without_dead_code(widened_last(with_numbers(closed.jaxpr)))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
         when_empty = self._sizes_when_empty(closed)
@@ -146,7 +147,10 @@ class Plan:
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
-        begin = functools.partial(Facts, horizon=settled or int(bool(when_empty)), counts=settled is None)
+        positive = positive_factors(self.closed, jax.tree.leaves(params))
+        begin = functools.partial(
+            Facts, horizon=settled or int(bool(when_empty)), counts=settled is None, positive=positive
+        )
         self.facts = begin(laps=laps, past=past)
         self.outputs: list[Any] = []  # chunks and final values without arrays; other outputs are None
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse

@@ -42,7 +42,7 @@ from jaxrnn.jaxprs.equations import (
 )
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
-from jaxrnn.streaming.places import operation_of
+from jaxrnn.streaming.formulas import operation_of
 from jaxrnn.streaming.values import Mask
 
 #: Kinds of equations that call a function on their operands.
@@ -54,12 +54,12 @@ def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
     return _with_band(jaxpr, [(mask, mask.path) for mask in masks], past)
 
 
-def _with_band(jaxpr: Any, places: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], past: int) -> Any:
-    """Return a jaxpr with the band; `places` pairs each mask with the part of the path inside this jaxpr."""
+def _with_band(jaxpr: Any, masks: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], past: int) -> Any:
+    """Return a jaxpr with the band; `masks` pairs each mask with the part of the path inside this jaxpr."""
     equations = []
     for equation in jaxpr.eqns:
-        here = [(mask, rest[1:]) for mask, rest in places if rest[0] is equation]
-        if inner := [place for place in here if place[1]]:
+        here = [(mask, rest[1:]) for mask, rest in masks if rest[0] is equation]
+        if inner := [each for each in here if each[1]]:
             equation = _with_band_inside(equation, inner, past)
         equations.append(equation)
         if mask := next((mask for mask, rest in here if not rest), None):
@@ -70,7 +70,7 @@ def _with_band(jaxpr: Any, places: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], 
     return jaxpr.replace(eqns=equations)
 
 
-def _with_band_inside(equation: JaxprEqn, places: Sequence[Any], past: int) -> JaxprEqn:
+def _with_band_inside(equation: JaxprEqn, masks: Sequence[Any], past: int) -> JaxprEqn:
     """Return an equation that contains jaxprs, with the band in these.
 
     A custom derivative rule would ignore the band, so the rule is dropped, and JAX differentiates the equations.
@@ -82,7 +82,7 @@ def _with_band_inside(equation: JaxprEqn, places: Sequence[Any], past: int) -> J
         jaxpr = getattr(value, "jaxpr", value)
         if not isinstance(jaxpr, Jaxpr):
             return value
-        own = [place for place in places if any(each is place[1][0] for each in jaxpr.eqns)]
+        own = [(mask, rest) for mask, rest in masks if any(each is rest[0] for each in jaxpr.eqns)]
         jaxpr = _with_band(jaxpr, own, past) if own else jaxpr
         return ClosedJaxpr(jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else jaxpr
 
@@ -233,10 +233,17 @@ def forms_of(jaxpr: Any) -> dict[Var, Form]:
     return forms
 
 
+def number_of(atom: Atom, forms: Mapping[Var, Form]) -> Any:
+    """Return the number or symbolic size that all integers equal, or None if it is not known."""
+    kind, value = _form_of(atom, forms) or ("", None)
+    if kind != _NUMBER or type_of(atom).kind not in "iu":
+        return None
+    return value if jax.export.is_symbolic_dim(value) else int(value)
+
+
 def is_number(atom: Atom, number: Any, forms: Mapping[Var, Form]) -> bool:
     """Return True if all elements are known to be this number or symbolic size."""
-    kind, value = _form_of(atom, forms) or ("", None)
-    return kind == _NUMBER and str(value) == str(number)
+    return (known := number_of(atom, forms)) is not None and str(known) == str(number)
 
 
 def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
@@ -248,6 +255,12 @@ def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
 _FORMS.add("dim_as_value")(lambda equation: (_NUMBER, equation.params["dim"]))
 _FORMS.add("convert_element_type")(lambda equation, x: x)
 _FORMS.add("broadcast_in_dim")(lambda equation, x: x if x[0] == _NUMBER else None)
+
+
+@_FORMS.add("add", "sub")
+def _added(equation: JaxprEqn, x: Form, y: Form) -> Form | None:
+    signs = entry_of(equation).signs
+    return (_NUMBER, signs[0] * x[1] + signs[1] * y[1]) if x[0] == y[0] == _NUMBER else None
 
 
 @_FORMS.add("reshape")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import InconclusiveDimensionOperation
@@ -29,8 +30,9 @@ from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_co
 from jaxrnn.jaxprs.equations import is_key, trace
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import Comparison
-from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, place_of_error
+from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, location_of_error
 from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, symbolic_axes, symbolic_sizes
+from jaxrnn.streaming.indexed import by_frames
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.passes import Placeholder
 from jaxrnn.streaming.plan import Leaf, Plan, as_struct
@@ -134,6 +136,13 @@ def _stream(
     return Streamed(plan, offline.structure, pulse=pulse, recipe=Recipe(arguments, types))
 
 
+def _number_or_struct(leaf: Any) -> Any:
+    """Return the shape and type of a parameter; a single number, which may scale quantised frames, keeps its value."""
+    is_known = not isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) and hasattr(leaf, "dtype")
+    is_number = is_known and leaf.size == 1 and jnp.issubdtype(leaf.dtype, jnp.floating)
+    return np.asarray(leaf) if is_number else as_struct(leaf)
+
+
 def _checked_past(past: int | None) -> int | None:
     """Check the argument `past`, and return an integer or None."""
     if past is None:
@@ -168,7 +177,7 @@ class _Offline:
             raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
         self.multiple = operator.index(multiple)
         self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
-        self.example, self.params_example = jax.tree.map(as_struct, (example, params))
+        self.example, self.params_example = jax.tree.map(as_struct, example), jax.tree.map(_number_or_struct, params)
 
     def planned(self, lengths: Lengths, past: int | None) -> Plan:
         """Return the plan for these lengths, or raise an error with a remedy."""
@@ -210,12 +219,13 @@ class _Offline:
             try:
                 with deciding(lengths.is_zero, _length_in(leaves)):
                     closed, outputs = trace_over_time(self.function, self.params, inputs)
+                    closed = by_frames(closed)
                 closed = without_blocks(closed, _stream_part)
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not facts:
                     about = self.label, lengths, self.multiple, self._shapes_when_empty, past
-                    return Plan(closed, outputs, self.params, leaves, PLACEHOLDER, *about)
+                    return Plan(closed, outputs, self.params_example, leaves, PLACEHOLDER, *about)
             except StreamError as error:
                 facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not facts:
@@ -424,7 +434,7 @@ def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: 
         raise StreamError(_said_of(same, "cannot be traced: jax.jit of it fails, too")) from same
     return (
         hint_for_message(str(cause))
-        or hint_for_call(place_of_error(cause).calls)
+        or hint_for_call(location_of_error(cause).calls)
         or (
             "use the length x.shape[0] only in shapes and in jax.numpy: Python does not know it as a "
             "number, as in len(), range(), float() or a condition"
@@ -433,7 +443,7 @@ def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: 
 
 
 def _said_of(error: Exception, what: str) -> str:
-    place = str(place_of_error(error))
+    place = str(location_of_error(error))
     kind = "" if isinstance(error, InconclusiveDimensionOperation) else f"{type(error).__name__}: "
     at = f" ({place})" if place else ""
     first, *rest = whole_message(error).splitlines()

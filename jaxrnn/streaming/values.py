@@ -5,11 +5,6 @@ Other values, such as parameters, are plain arrays, which are the same in each s
 Example of late frames: ``jnp.concatenate([x[2:3], x])`` puts a copy of frame 2 first. The copy has index 0, but is
 available only after three frames. The chunk has `Late` frames: the array contains a placeholder at index 0, and
 `Late.array` is the copy. Rules without support for late frames get a delayed chunk instead (`Pass.on_time`).
-
-Example of a `WideOrigin`, from which the frames of a wider value can be computed again: a quantised model dequantises
-uint8 frames before each convolution. The history of the convolution keeps the uint8 frames, and the step dequantises
-the whole window. The results are bit-identical, because the equations in between compute each element separately. The
-state takes a quarter of the memory, and an inference engine finds the DequantizeLinear directly before the convolution.
 """
 
 from __future__ import annotations
@@ -21,15 +16,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import bind, type_of
-from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import Timeline, is_symbolic
 from jaxrnn.streaming.reach import Reach, union
@@ -66,7 +57,7 @@ class Chunk:
         reach: input frames that each frame depends on; None if no input is read.
         affine: scale and offsets of integers that count frames: frame i is ``scale * i + offsets``. The offsets are
             static, with the rank of the array and one frame.
-        places: the formula, a `Places`, of integers that depend only on the numbers of the frames.
+        formula: the `Formula` of integers that depend only on the numbers of the frames.
         clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
             bound may be a symbolic dimension. None if unbounded.
         columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
@@ -87,7 +78,7 @@ class Chunk:
     clipped: Clipped | None = None
     columns: tuple[Affine | None, ...] | None = None
     late: Late | None = None
-    places: Any = None
+    formula: Any = None
     growth: Fraction | int = 0
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
@@ -167,7 +158,7 @@ class Pairs:
         leaves: the chunks in the expression, with their sides.
         low, below: below the distance `low`, elements are `below`.
         high, above: above the distance `high`, elements are `above`.
-        places: the formula of elements that depend only on the numbers of the frames; otherwise None.
+        formula: the formula of elements that depend only on the numbers of the frames; otherwise None.
         unclear: the first comparison that no formula describes.
         shape, dtype: the shape for a whole recording, and the type of the elements.
         origin: the equation that computes the value, and the operands; None and the operand of a broadcast.
@@ -182,7 +173,7 @@ class Pairs:
     high: int = -FAR
     below: Outside = None
     above: Outside = None
-    places: Any = None
+    formula: Any = None
     unclear: str | None = None
     shape: tuple[Any, ...] = ()
     dtype: Any = None
@@ -218,7 +209,7 @@ class Pairs:
             high=-self.low,
             below=self.above,
             above=self.below,
-            places=self.places and self.places.swapped,
+            formula=self.formula and self.formula.swapped,
             _kept={},
         )
 
@@ -368,149 +359,3 @@ def split_outer(array: Any, chunk: Chunk) -> Any:
     shape = list(array.shape)
     shape[chunk.axis : chunk.axis + 1] = [chunk.outer, shape[chunk.axis] // chunk.outer]
     return array.reshape(shape)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Step:
-    """An equation with a single streamed operand; the other operands are the same in each frame."""
-
-    equation: JaxprEqn
-    operands: tuple[Any, ...]  # None in the place of the streamed operand
-
-    def __call__(self, frames: Any, axis: int) -> Any:
-        shape = frames.shape
-
-        def spread(operand: Any) -> Any:
-            if not isinstance(operand, Chunk):
-                return operand
-            return jnp.broadcast_to(
-                operand.array, [shape[d] if d == axis else n for d, n in enumerate(operand.array.shape)]
-            )
-
-        arrays = [frames if each is None else jnp.asarray(spread(each)) for each in self.operands]
-        return bind(self.equation, arrays)[0]
-
-    @property
-    def other(self) -> Any:
-        """The operand of two that is not streamed."""
-        return self.operands[1 - self.operands.index(None)]
-
-    def before(self, value: np.ndarray) -> np.ndarray | None:
-        """Return a static operand for which the result is `value`, or None."""
-        return _BEFORE.of(self.equation)(self, value, type_of(self.equation.invars[self.operands.index(None)]))
-
-
-#: Rules ``(step, value, dtype) -> operand`` of the steps that cost less than a wider value in the state: a static
-#: operand of this type for which the result is exactly `value`, or None.
-_BEFORE = Rules[Callable[[_Step, np.ndarray, np.dtype], np.ndarray | None]]()
-
-
-@_BEFORE.add("onnx_operator")
-def _before_scaling(step: _Step, value: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Return the zero point of a DequantizeLinear."""
-    zero_point = step.operands[2] if len(step.operands) > 2 else np.zeros((), dtype)
-    is_zero = _same(np.zeros(()), value) and is_static(zero_point) and np.size(zero_point) == 1
-    return np.asarray(zero_point, dtype).reshape(()) if is_zero else None
-
-
-@_BEFORE.add("convert_element_type", "neg", "stop_gradient")
-def _before_casting(step: _Step, value: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    change = np.negative if entry_of(step.equation).signs else np.asarray
-    known = np.real(value) if np.iscomplexobj(value) and dtype.kind != "c" else value
-    candidate = np.asarray(change(known)).astype(dtype)
-    return candidate if _same(np.asarray(change(candidate)).astype(value.dtype), value) else None
-
-
-@_BEFORE.add("mul")
-def _before_product(step: _Step, value: np.ndarray, _: np.dtype) -> np.ndarray | None:
-    # A scale that is not static, such as a parameter, is taken to be positive and finite, as in quantisation.
-    scale = np.asarray(step.other if is_static(step.other) else 1, value.dtype)
-    return next((zero for zero in (value, -value) if zero == 0 and _same(zero * scale, value)), None)
-
-
-@_BEFORE.add("add", "sub")
-def _before_sum(step: _Step, value: np.ndarray, _: np.dtype) -> np.ndarray | None:
-    place, signs = step.operands.index(None), entry_of(step.equation).signs
-    if not is_static(step.other) or np.size(step.other) != 1:
-        return None
-    other = np.asarray(step.other, value.dtype).reshape(())
-    addend = other if signs[1 - place] > 0 else -other
-    candidate = value - addend if signs[place] > 0 else addend - value
-    return candidate if _same((candidate if signs[place] > 0 else -candidate) + addend, value) else None
-
-
-def _same(values: Any, value: np.ndarray) -> bool:
-    """Return True if all values equal a number, also in the sign of 0."""
-    return np.asarray(values, value.dtype).tobytes() == np.full(np.shape(values), value).tobytes()
-
-
-@dataclasses.dataclass(frozen=True)
-class WideOrigin:
-    """A chunk of a narrow type, and the equations that compute a wider chunk of the same frames."""
-
-    chunk: Chunk
-    steps: tuple[_Step, ...]
-
-    def widened(self, frames: Any, axis: int) -> Any:
-        """Compute the wider frames from narrow frames."""
-        for step in self.steps:
-            frames = step(frames, axis)
-        return frames
-
-    def before(self, value: Any) -> np.ndarray | None:
-        """Return the static element that becomes exactly `value`, or None."""
-        found = (
-            np.asarray(value, type_of(self.steps[-1].equation.outvars[0])).reshape(()) if _is_number(value) else None
-        )
-        for step in reversed(self.steps):
-            with np.errstate(all="ignore"):
-                found = None if found is None else step.before(found)
-        return found
-
-    def moved(self, rule: Callable[[Any], Any]) -> WideOrigin | None:
-        """Move the elements of each frame by a rule; return None if a constant does not move with the elements."""
-        steps = []
-        for step in self.steps:
-            if any(np.size(each) > 1 for each in step.operands if each is not None and not isinstance(each, Chunk)):
-                return None
-            operands = tuple(rule(each) if isinstance(each, Chunk) else each for each in step.operands)
-            steps.append(dataclasses.replace(step, operands=operands))
-        return WideOrigin(rule(self.chunk), tuple(steps))
-
-
-def _is_number(value: Any) -> bool:
-    """Return True for a static number."""
-    return is_fixed(value) and np.size(value) == 1
-
-
-def origin_of(
-    equation: JaxprEqn, operands: Sequence[Any], result: Chunk, before: WideOrigin | None, rule: Callable[[Any], Any]
-) -> WideOrigin | None:
-    """Return the narrow origin of the result of an equation, or None.
-
-    `before` is the origin of the streamed operand, and `rule` applies the equation to another streamed operand.
-    """
-    chunk = streamed_operand(operands)
-    if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.growth:
-        return None
-    if (result.delay, str(result.timeline.size)) != (chunk.delay, str(chunk.timeline.size)):
-        return None
-    if any(isinstance(each, FinalValue) or is_length(each) for each in operands):
-        return None
-    entry = entry_of(equation)
-    if entry.ordered and len(operands) == 1:
-        return None if before is None else before.moved(rule)
-    if _BEFORE.of(equation) is None or equation.params.get("name", "DequantizeLinear") != "DequantizeLinear":
-        return None
-    step = _Step(equation, tuple(None if each is chunk else each for each in operands))
-    first = WideOrigin(chunk, (step,)) if before is None else WideOrigin(before.chunk, (*before.steps, step))
-    narrow, wide = (each.array.dtype for each in (first.chunk, result))
-    if jnp.issubdtype(wide, jax.dtypes.extended) or not narrow.itemsize < wide.itemsize:
-        return None
-    return first
-
-
-def streamed_operand(operands: Sequence[Any]) -> Chunk | None:
-    """Return the only operand with separate frames, or None."""
-    chunks = [each for each in operands if isinstance(each, Chunk) and (each.delay is not None or each.late)]
-    return chunks[0] if len(chunks) == 1 and chunks[0].late is None else None

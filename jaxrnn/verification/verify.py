@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -164,7 +164,7 @@ def verify(
     seed: int = 0,
     atol: float | None = None,
     rtol: float | None = None,
-    engine: str = "auto",
+    engine: Literal["auto", "ort", "reference"] = "auto",
     nodes: bool = False,
     outputs: Mapping[str, Any] | None = None,
 ) -> Report:

@@ -133,6 +133,11 @@ def loops(w: Writer) -> Line:
         return None
     text = w.limited(v)
     flags = ["True", "False", "x.dtype == bool", f"jnp.float32({w.draw.randrange(2)}) > 0"]
+    if w.draw.random() < 0.3:
+        k, how = w.draw.randint(1, 3), w.draw.choice(["for", "while"])
+        if w.draw.random() < 0.5:
+            return f"sliding({text}, {k}, {w.draw.choice(['vmap', 'map', 'scan'])!r})", 3 * w.most(v) + SMALL
+        return f"numbered({text}, {k}, {how!r})[1]", 5
     forms = [f"leaky({text})", f"resetting({text})", f"repeated({text})", f"either({w.draw.choice(flags)}, {text})"]
     if len(v.rest) == 1:
         pad = w.draw.choice([(2, 0), (1, 1), (0, 2)])

@@ -72,6 +72,33 @@ def resetting(x):
     return lax.scan(lambda c, frame: (small(c * jnp.clip(frame, 0, 1) + frame),) * 2, jnp.ones(x.shape[1:], x.dtype), x)
 
 
+def numbered(x, lag, loops):
+    """A recurrence that reads and writes frames by their numbers."""
+
+    def body(i, carry):
+        h, y = carry
+        h = jnp.clip(h + x[i] - x[jnp.maximum(i - lag, 0)], -5, 5)
+        return h, y.at[i].set(h) if lag % 2 else lax.dynamic_update_slice_in_dim(y, h[None], i, 0)
+
+    start = jnp.ones(x.shape[1:], x.dtype), jnp.full_like(x, 2)
+    if loops == "for":
+        return lax.fori_loop(0, x.shape[0], body, start)
+    test = lambda carry: carry[0] < x.shape[0]  # noqa: E731
+    return lax.while_loop(test, lambda carry: (carry[0] + 1, body(*carry)), (0, start))[1]
+
+
+def sliding(x, length, loops):
+    """Sums of windows that are read at the numbers of frames."""
+    padded, numbers = jnp.pad(x, ((length - 1, 0), *[(0, 0)] * (x.ndim - 1))), jnp.arange(x.shape[0])
+    window = lambda t: lax.dynamic_slice_in_dim(padded, t, length).sum(0, dtype=x.dtype)  # noqa: E731
+    if loops == "vmap":
+        return jax.vmap(window)(numbers)
+    if loops == "map":
+        return lax.map(window, numbers)
+    scanned = lax.scan(lambda c, t: (small(c - window(t)),) * 2, jnp.ones(x.shape[1:], x.dtype), numbers)
+    return scanned[1]
+
+
 def linear(x, axis):
     """A linear recurrence whose factors are -1, 0 and 1, and their products."""
 

@@ -30,9 +30,9 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
+from jaxrnn.streaming.formulas import Formula
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import Places
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.values import (
     Affine,
@@ -438,7 +438,7 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
     with run.growing_by(timeline.per_unit if is_wide(dtype) else 0):
         chunk = run.make(array, axis, timeline, delay, None, affine)
     counts = is_wide(dtype) and math.prod(others) == 1
-    return dataclasses.replace(chunk, places=Places.counting()) if counts else chunk
+    return dataclasses.replace(chunk, formula=Formula.counting()) if counts else chunk
 
 
 def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> Any:

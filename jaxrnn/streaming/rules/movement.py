@@ -261,7 +261,10 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
     if isinstance(indices, Deferred):
         if indices.backwards:
             raise indices.error
-        run.refuse(_ORDER, _HINT)
+        run.refuse(
+            "its frame numbers depend on the length, as negative numbers do, which count from the end",
+            "keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0), or read a padded array",
+        )
     refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
     if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.affine is not None):
@@ -291,9 +294,9 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
         return _in_each_frame(run, equation, run.on_time(x), indices)
     if is_dropped and (found := numbered_frames(run, x, indices, numbers.start_index_map)) is not None:
         return _in_numbered_frames(run, equation, *found)
-    if x.axis in numbers.operand_batching_dims or not (indices.affine and is_dropped):
+    if x.axis in numbers.operand_batching_dims or not indices.affine:
         run.refuse(_STREAMED_INDICES, _HINT)
-    return _frames(run, equation, x, indices)
+    return _frames(run, equation, x, indices) if is_dropped else _windows(run, equation, x, indices)
 
 
 def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indices: Any) -> Chunk | FinalValue:
@@ -405,6 +408,36 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     order[part.axis : part.axis] = batch
     array = jnp.moveaxis(array, range(array.ndim), order)
     return run.make(array, batch[indices.axis], timeline, part.delay, part.reach)
+
+
+def _windows(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
+    """Take windows of frames at a fixed step, as `dynamic_slice` does under `vmap`."""
+    numbers, sizes, shape = equation.params["dimension_numbers"], equation.params["slice_sizes"], [*in_shape(equation)]
+    shape[x.axis] = x.timeline.size
+    size, rank, batch = sizes[x.axis], len(out_shape(equation)), gathered_axes(equation)
+    if numbers.start_index_map != (x.axis,) or is_symbolic(size) or (indices.clipped and size > 1):
+        run.refuse(_STREAMED_INDICES, _HINT)
+    kept = [dim for dim in range(len(shape)) if dim not in numbers.collapsed_slice_dims]
+    places = dict(zip(kept, numbers.offset_dims, strict=True))
+    order = [*batch, places.pop(x.axis), *places.values()]
+    by_frame = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(len(batch) + 1, rank)),
+        collapsed_slice_dims=tuple(sorted((*numbers.collapsed_slice_dims, x.axis))),
+        start_index_map=(x.axis,),
+    )
+    parts = tuple(1 if dim == x.axis else each for dim, each in enumerate(sizes))
+
+    def frames(x: Any, start: Any) -> Any:
+        index = start[..., None, :] + np.arange(size, dtype=start.dtype)[:, None] if size > 1 else start[..., None, :]
+        found = lax.gather(x, index, by_frame, parts, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+        return jnp.transpose(found, [order.index(dim) for dim in range(rank)])
+
+    structs = [
+        jax.ShapeDtypeStruct(shape, x.array.dtype),
+        jax.ShapeDtypeStruct(in_shape(equation, 1), indices.array.dtype),
+    ]
+    (result,) = interpret(run, trace(frames, *structs)[0], [x, indices])
+    return result
 
 
 def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tuple[Chunk, Chunk]:

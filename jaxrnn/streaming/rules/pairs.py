@@ -29,9 +29,9 @@ from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of, on_elements
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.formulas import Formula, formula_of, operation_of, term_of
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import Places, operation_of, places_of, term_of
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import frame_numbers, refuse_final_values, singular_operands
 from jaxrnn.streaming.rules.parallel import (
@@ -141,14 +141,14 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
         return _along(run, x, shape, dimensions)
     if isinstance(x, FinalValue):
         run.refuse("it spreads a value that is known at the end over pairs of frames", _HINT)
-    places = term_of(x)
-    if places is not None and places.needs_length:
-        return Pairs(lambda grid: places.formula(0, 0), axes, timeline, places=places, shape=shape)
+    formula = term_of(x)
+    if formula is not None and formula.needs_length:
+        return Pairs(lambda grid: formula.at(0, 0), axes, timeline, formula=formula, shape=shape)
     refuse_final_values(run, [x])
     array = jnp.asarray(x)
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
-        axes, timeline, below=static_number(x), above=static_number(x), places=places,
+        axes, timeline, below=static_number(x), above=static_number(x), formula=formula,
         shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
 
@@ -182,7 +182,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     leaf, side = _leaf(run, chunk), axes.index(dimensions[chunk.axis])
     return Pairs(
         lambda grid: lax.broadcast_in_dim(grid.frames(leaf, side), _sized(shape, axes, grid), tuple(dimensions)),
-        axes, timeline, ((leaf, side),), places=chunk.places and (chunk.places.swapped if side else chunk.places),
+        axes, timeline, ((leaf, side),), formula=chunk.formula and (chunk.formula.swapped if side else chunk.formula),
         shape=tuple(shape), dtype=leaf.array.dtype, origin=(None, (leaf, side, tuple(dimensions))),
     )  # fmt: skip
 
@@ -203,13 +203,13 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
                 arrays[place] = _harmless(x, grid, arrays[place], harmless)
         return run.bind(equation, arrays)[0]
 
-    places = places_of(equation, operands)
-    result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), places=places).made_by(equation, operands)
-    if places is not None and (bounds := places.bounds) is not None:
+    formula = formula_of(equation, operands)
+    result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), formula=formula).made_by(equation, operands)
+    if formula is not None and (bounds := formula.bounds) is not None:
         below, above = (None if value is None else _typed(value, dtype) for value in (bounds.below, bounds.above))
 
         def computed(grid: Grid) -> Any:
-            return _of_places(run, like, places, dtype, len(shape), grid)
+            return _of_formula(run, like, formula, dtype, len(shape), grid)
 
         changed = {"compute": computed, "low": bounds.low, "high": bounds.high, "below": below, "above": above}
         return dataclasses.replace(result, **changed)
@@ -262,10 +262,10 @@ def _leaves(pairs: Iterable[Pairs]) -> tuple[tuple[Chunk, int], ...]:
     return tuple({(id(chunk), side): (chunk, side) for each in pairs for chunk, side in each.leaves}.values())
 
 
-def _of_places(run: Pass, like: Pairs, places: Places, dtype: Any, rank: int, grid: Grid) -> Any:
+def _of_formula(run: Pass, like: Pairs, formula: Formula, dtype: Any, rank: int, grid: Grid) -> Any:
     """Read elements from a table of the formula, with a row for each phase and a column for each distance."""
     queries, keys = np.arange(grid.count), np.arange(grid.size(1 - grid.query))
-    formula, period = places.swapped if grid.query else places, places.period
+    formula, period = formula.swapped if grid.query else formula, formula.period
     table = formula.rows(grid.first + 1 - grid.count, grid.first + len(keys) - 1).astype(dtype)
     columns = keys - queries[:, None] + grid.count - 1
     if period == 1:
@@ -441,7 +441,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
         moved = x.moved(lambda grid: run.bind(equation, [_full(x, shape, grid)])[0], left)
         kept = {"sum": (0,), "prod": (0, 1)}.get(kind)
         below, above = (value if kept is None or value in kept else None for value in (moved.below, moved.above))
-        return dataclasses.replace(moved, below=below, above=above, places=None)
+        return dataclasses.replace(moved, below=below, above=above, formula=None)
     (key,) = sides
     grid, level, older = _grid(run, x, key, kind, type_of(equation.invars[0]))
     array = _full(x, shape, grid)
@@ -627,7 +627,7 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
         return run.bind(equation, [array, right] if place == 0 else [left, array])[0]
 
     below, above = (0.0 if value == 0 and value is not None else None for value in (x.below, x.above))
-    return dataclasses.replace(x.moved(compute, axes), below=below, above=above, places=None)
+    return dataclasses.replace(x.moved(compute, axes), below=below, above=above, formula=None)
 
 
 @PAIR_RULES.add("gather")
@@ -645,7 +645,7 @@ def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | N
     batch = gathered_axes(equation)
     compute = lambda grid: run.bind(equation, [table, _full(indices, shape, grid)])[0]  # noqa: E731
     found = indices.moved(compute, [batch[axis] for axis in indices.axes])
-    return dataclasses.replace(found, below=None, above=None, places=None)
+    return dataclasses.replace(found, below=None, above=None, formula=None)
 
 
 @PAIR_RULES.add("cumsum")
@@ -665,4 +665,4 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
         return run.bind(equation, [_full(x, out_shape(equation), grid)])[0]
 
     result = x.moved(compute, x.axes)
-    return dataclasses.replace(result, places=None, below=None, above=None)
+    return dataclasses.replace(result, formula=None, below=None, above=None)

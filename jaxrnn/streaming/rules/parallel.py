@@ -39,8 +39,8 @@ from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
+from jaxrnn.streaming.formulas import Formula
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.places import Places
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, Pairs, along, is_length
 
@@ -200,8 +200,8 @@ _ARITHMETIC = Rules()
 
 def separate(x: Pairs, grid: Any) -> Score:
     """Return the factors of an expression for the pairs of a pulse, or raise `InseparableError`."""
-    if x.places is not None:
-        return _of_places(x, x.places, grid)
+    if x.formula is not None:
+        return _of_formula(x, x.formula, grid)
     equation, operands = x.origin
     if equation is None:
         return _broadcast(x, grid)
@@ -215,14 +215,14 @@ def _inseparable(equation: JaxprEqn) -> InseparableError:
     return InseparableError(f"{_described(equation)} does not split into a query part and a key part")
 
 
-def _of_places(x: Pairs, places: Places, grid: Any) -> ScoreTerm:
+def _of_formula(x: Pairs, formula: Formula, grid: Any) -> ScoreTerm:
     """Return a formula of frame numbers that is linear in the distance wherever the mask is open."""
     rank = len(x.shape)
-    places = places.swapped if grid.query else places
-    if places.drift or places.period != 1:
+    formula = formula.swapped if grid.query else formula
+    if formula.drift or formula.period != 1:
         raise InseparableError("a mask or bias depends on more than the distance of two frames")
-    distances = np.arange(-(places.far + 2), grid.last + 1)
-    values = np.broadcast_to(places.formula(0, distances), distances.shape).astype(np.float64)
+    distances = np.arange(-(formula.far + 2), grid.last + 1)
+    values = np.broadcast_to(formula.at(0, distances), distances.shape).astype(np.float64)
     slope = values[1] - values[0]
     if len(distances) > 1 and np.any(np.diff(values) != slope):
         raise InseparableError("a bias is not linear in the distance of two frames")

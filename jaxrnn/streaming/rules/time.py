@@ -26,7 +26,15 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.jaxprs.primitives import entry_of
-from jaxrnn.streaming.dimensions import UndecidedError, constant_value, in_shape, is_symbolic, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import (
+    UndecidedError,
+    constant_value,
+    in_shape,
+    is_symbolic,
+    largest_value,
+    out_shape,
+    symbolic_axes,
+)
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
@@ -315,7 +323,12 @@ def _written(
     monoid = entry_of(equation).monoid
     apart = len(np.unique(places % hop)) == places.size
     timeline = x.timeline
-    if (monoid != "sum" and not apart) or equation.params["mode"] == lax.GatherScatterMode.CLIP:
+    clips = equation.params["mode"] == lax.GatherScatterMode.CLIP
+    if clips:
+        count = updates.timeline.size
+        beyond = largest_value((count - 1) * hop + int(places.max()) - timeline.size, count)
+        clips = beyond is None or beyond >= 0
+    if (monoid != "sum" and not apart) or clips:
         run.refuse("it writes several values to one frame, or clips the positions of frames", _HINT)
     updates = run.on_time(run.spread(updates))
     assert updates.delay is not None

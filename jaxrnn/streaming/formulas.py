@@ -1,9 +1,9 @@
 """Integers and booleans that follow from the numbers of frames, such as the mask of an attention.
 
-A mask has a value for each pair of a query frame i and a key frame j. `Places` describes such values by a formula. The
-formula must repeat: if both frames move by ``period`` frames, the value grows by ``drift * period``. With drift 0, the
-rows ``0 <= i < period`` over all distances ``j - i`` determine the mask, and `Places.bounds` finds the distances beyond
-which the value is constant.
+A mask has a value for each pair of a query frame i and a key frame j. A `Formula` describes such values, and must
+repeat: if both frames move by ``period`` frames, the value grows by ``drift * period``. With drift 0, the rows ``0 <= i
+< period`` over all distances ``j - i`` determine the mask, and `Formula.bounds` finds the distances beyond which the
+value is constant.
 
 Example: ``abs(i - j) <= 2`` has drift 0 and period 1, and is False below distance -2 and above distance 2.
 """
@@ -46,11 +46,11 @@ class Bounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class Formula:
     """A value for each pair of frames i and j, or for each frame i.
 
     Attributes:
-        formula: ``(i, j) -> values`` on NumPy arrays.
+        at: ``(i, j) -> values`` on NumPy arrays.
         drift: growth of the value if both frames move by one frame.
         period: number of frames after which the formula repeats, except for the drift.
         least: the smallest value; None if unknown.
@@ -61,7 +61,7 @@ class Places:
             only comparisons that all lengths answer equally have values.
     """
 
-    formula: Callable[[Any, Any], Any]
+    at: Callable[[Any, Any], Any]
     drift: Fraction = Fraction(0)
     period: int = 1
     least: int | None = None
@@ -71,21 +71,21 @@ class Places:
     affine: tuple[Any, Any, Any] | None = None
 
     @classmethod
-    def counting(cls) -> Places:
+    def counting(cls) -> Formula:
         """Return the number of frame i."""
         return cls(lambda i, j: i, Fraction(1), least=0, constants=1, affine=(1, 0, 0))
 
     @classmethod
-    def with_length(cls, affine: tuple[Any, Any, Any]) -> Places:
+    def with_length(cls, affine: tuple[Any, Any, Any]) -> Formula:
         """Return a formula that no frame can evaluate, because its constant depends on the length."""
 
-        def formula(i: Any, j: Any) -> Any:
+        def at(i: Any, j: Any) -> Any:
             raise StreamError(
                 f"each pair of frames depends on the length ({affine[2]}), which is known only when the stream has "
                 "ended; compare the numbers of two frames with each other, or with a fixed number"
             )
 
-        return cls(formula, Fraction(affine[0] + affine[1]), affine=affine)
+        return cls(at, Fraction(affine[0] + affine[1]), affine=affine)
 
     @property
     def needs_length(self) -> bool:
@@ -93,10 +93,10 @@ class Places:
         return self.affine is not None and is_symbolic(self.affine[2])
 
     @property
-    def swapped(self) -> Places:
+    def swapped(self) -> Formula:
         """Return the formula with i and j exchanged."""
         affine = self.affine and (self.affine[1], self.affine[0], self.affine[2])
-        return dataclasses.replace(self, formula=lambda i, j: self.formula(j, i), affine=affine)
+        return dataclasses.replace(self, at=lambda i, j: self.at(j, i), affine=affine)
 
     @property
     def far(self) -> int:
@@ -106,7 +106,7 @@ class Places:
     def rows(self, first: int, last: int) -> np.ndarray:
         """Return the values for each phase of i, ``[period, distances]``, at the distances from first to last."""
         distances, i = np.arange(first, last + 1), np.arange(self.period)[:, None]
-        return np.broadcast_to(self.formula(i, i + distances), (self.period, len(distances)))
+        return np.broadcast_to(self.at(i, i + distances), (self.period, len(distances)))
 
     def fits(self, dtype: Any) -> bool:
         """Return True if the formula is constant far away on both sides, and a type represents all values."""
@@ -141,7 +141,7 @@ class _Operation:
     """An operation on formulas."""
 
     equation: JaxprEqn
-    terms: Sequence[Places]
+    terms: Sequence[Formula]
 
     @property
     def dtype(self) -> np.dtype:
@@ -170,30 +170,30 @@ class _Operation:
 
     def made(
         self, function: Callable[..., Any], drift: Fraction = Fraction(0), *, rounds: bool = False, **changed: Any
-    ) -> Places | None:
+    ) -> Formula | None:
         """Return the formula of a function of the operands; only a function that rounds takes quotients."""
         if not rounds and any(each.is_quotient for each in self.terms):
             return None
-        formulas = [each.formula for each in self.terms]
+        functions = [each.at for each in self.terms]
         facts: dict[str, Any] = {
             "period": math.lcm(*(each.period for each in self.terms)),
             "constants": sum(each.constants for each in self.terms),
             "scale": math.lcm(*(each.scale for each in self.terms)),
         }
-        result = Places(lambda i, j: function(*(each(i, j) for each in formulas)), drift, **{**facts, **changed})
+        result = Formula(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**facts, **changed})
         # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
         small = self.dtype.kind == "u" or (self.dtype.kind == "i" and self.dtype.itemsize < 4)
         return None if small and entry_of(self.equation).wraps and not result.fits(self.dtype) else result
 
 
-#: Rules ``(operation) -> Places``, keyed by the name of the operation; None if the result has no formula.
-_FORMULAS = Rules[Callable[..., Places | None]]()
+#: Rules ``(operation) -> Formula``, keyed by the name of the operation; None if the result has no formula.
+_FORMULAS = Rules[Callable[..., Formula | None]]()
 
 
-def places_of(equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
+def formula_of(equation: JaxprEqn, operands: Sequence[Any]) -> Formula | None:
     """Return the formula of the result of an operation, or None.
 
-    ``operands`` have a `Places` as their attribute ``places``, or are numbers.
+    ``operands`` have a `Formula` as their attribute ``formula``, or are numbers.
     """
     rule, entry = _FORMULAS.of(operation_of(equation)), entry_of(equation)
     if entry.kind == "movement" and entry.moved is not None:
@@ -206,7 +206,7 @@ def places_of(equation: JaxprEqn, operands: Sequence[Any]) -> Places | None:
     return _of_length(operation) if needs_length else rule(operation)
 
 
-def _of_length(operation: _Operation) -> Places | None:
+def _of_length(operation: _Operation) -> Formula | None:
     """Return the formula of a sum with the length, or a comparison that all lengths answer equally."""
     entry, size = entry_of(operation.equation), next(filter(is_symbolic, out_shape(operation.equation)), None)
     keeps = len(operation.terms) == 1 and (entry.moved is not None or entry.arithmetic == "convert")
@@ -215,10 +215,10 @@ def _of_length(operation: _Operation) -> Places | None:
         return None
     if entry.compares:
         return None if size is None else _for_all_lengths(operation.function, affine, size)
-    return Places.with_length(affine) if operation.holds_all else None
+    return Formula.with_length(affine) if operation.holds_all else None
 
 
-def _for_all_lengths(compare: Callable[..., Any], affine: tuple[Any, Any, Any], size: Any) -> Places | None:
+def _for_all_lengths(compare: Callable[..., Any], affine: tuple[Any, Any, Any], size: Any) -> Formula | None:
     """Return the answer of a comparison with 0 if all pairs of frames of all lengths give the same, or None."""
     *slopes, constant = affine
     # The largest and the smallest value over 0 <= i, j < size.
@@ -232,18 +232,18 @@ def _for_all_lengths(compare: Callable[..., Any], affine: tuple[Any, Any, Any], 
 
 
 @_FORMULAS.add("broadcast_in_dim", "reshape", "transpose")
-def _moved(operation: _Operation) -> Places | None:
+def _moved(operation: _Operation) -> Formula | None:
     return operation.terms[0]
 
 
 @_FORMULAS.add("stop_gradient")
-def _unchanged(operation: _Operation) -> Places | None:
+def _unchanged(operation: _Operation) -> Formula | None:
     (x,) = operation.terms
     return x if not x.is_quotient and (operation.holds_all or x.fits(operation.dtype)) else None
 
 
 @_FORMULAS.add("convert_element_type")
-def _converted(operation: _Operation) -> Places | None:
+def _converted(operation: _Operation) -> Formula | None:
     (x,), dtype = operation.terms, operation.dtype
     if x.is_quotient:  # a cast rounds to 0
         truncates = dtype.kind in "iu" and dtype.itemsize >= 4 and x.least is not None and x.least >= 0
@@ -254,7 +254,7 @@ def _converted(operation: _Operation) -> Places | None:
 
 
 @_FORMULAS.add("floor")
-def _floor(operation: _Operation) -> Places | None:
+def _floor(operation: _Operation) -> Formula | None:
     (x,) = operation.terms
     if not x.is_quotient:
         return _unchanged(operation)
@@ -262,7 +262,7 @@ def _floor(operation: _Operation) -> Places | None:
 
 
 @_FORMULAS.add("add", "add_any", "neg", "sub")
-def _linear(operation: _Operation) -> Places | None:
+def _linear(operation: _Operation) -> Formula | None:
     signs, least = entry_of(operation.equation).signs, [each.least for each in operation.terms]
     drift = sum((sign * each.drift for sign, each in zip(signs, operation.terms, strict=True)), Fraction(0))
     known = None if None in least or min(signs) < 0 else sum(number for number in least if number is not None)
@@ -270,7 +270,7 @@ def _linear(operation: _Operation) -> Places | None:
 
 
 @_FORMULAS.add("eq", "ge", "gt", "le", "lt", "max", "min", "ne", "select_n")
-def _with_equal_drifts(operation: _Operation) -> Places | None:
+def _with_equal_drifts(operation: _Operation) -> Formula | None:
     entry = entry_of(operation.equation)
     cases = operation.terms[entry.moved or slice(None)]
     choice = operation.terms[: -len(cases)]
@@ -280,7 +280,7 @@ def _with_equal_drifts(operation: _Operation) -> Places | None:
 
 
 @_FORMULAS.add("clamp", "sign")
-def _without_drift(operation: _Operation, **changed: Any) -> Places | None:
+def _without_drift(operation: _Operation, **changed: Any) -> Formula | None:
     if any(each.drift for each in operation.terms):
         return None
     return operation.made(operation.function, **changed)
@@ -290,12 +290,12 @@ _FORMULAS.add("abs")(functools.partial(_without_drift, least=0))
 
 
 @_FORMULAS.add("and", "not", "or", "xor")
-def _logic(operation: _Operation) -> Places | None:
+def _logic(operation: _Operation) -> Formula | None:
     return _without_drift(operation) if operation.dtype == np.bool_ else None
 
 
 @_FORMULAS.add("mul")
-def _product(operation: _Operation) -> Places | None:
+def _product(operation: _Operation) -> Formula | None:
     x, factor = operation.terms if isinstance(operation.terms[1], _Number) else operation.terms[::-1]
     if isinstance(factor, _Number):
         number = factor.number
@@ -308,7 +308,7 @@ def _product(operation: _Operation) -> Places | None:
 
 def _divided(
     function: Callable[..., Any], operation: _Operation, *, rounds: Callable[..., Any] = np.trunc
-) -> Places | None:
+) -> Formula | None:
     x, divisor = operation.terms
     if not isinstance(divisor, _Number) or divisor.number < 1:
         return None
@@ -333,7 +333,7 @@ _FORMULAS.add("floor_divide")(functools.partial(_divided, operator.floordiv, rou
 _FORMULAS.add("remainder")(functools.partial(_divided, operator.mod, rounds=np.floor))
 
 
-class _Number(Places):
+class _Number(Formula):
     """A constant, which is also the smallest value."""
 
     @property
@@ -343,9 +343,9 @@ class _Number(Places):
         return self.least
 
 
-def term_of(value: Any) -> Places | None:
+def term_of(value: Any) -> Formula | None:
     """Return the formula of an operand, or None."""
-    known = getattr(value, "places", None)
+    known = getattr(value, "formula", None)
     if known is not None:
         return known
     if isinstance(value, Chunk) and value.affine is not None and value.affine[0] == 0:
@@ -356,24 +356,24 @@ def term_of(value: Any) -> Places | None:
     first = array.flat[0]
     if is_length(value):
         same = all(str(each) == str(first) for each in array.flat)
-        return Places.with_length((0, 0, first)) if same else None
+        return Formula.with_length((0, 0, first)) if same else None
     if array.dtype.kind not in "iubf" or not abs(float(first)) <= LARGEST or np.any(array != first) or first % 1:
         return None
     return _number(bool(first) if array.dtype.kind == "b" else int(first))
 
 
-def _number(value: int) -> Places:
+def _number(value: int) -> Formula:
     return _Number(lambda i, j: np.asarray(value), least=int(value), constants=abs(value), affine=(0, 0, int(value)))
 
 
-def with_places(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]) -> list[Any]:
+def with_formula(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]) -> list[Any]:
     """Attach formulas to results that follow from the numbers of the frames."""
-    if not any(map(_has_places, operands)) or len(results) != 1 or not isinstance(results[0], Chunk):
+    if not any(map(_has_formula, operands)) or len(results) != 1 or not isinstance(results[0], Chunk):
         return results
     if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)) or is_key(results[0].array.dtype):
         return results
-    places = places_of(equation, operands)
-    return results if places is None else [dataclasses.replace(results[0], places=places)]
+    formula = formula_of(equation, operands)
+    return results if formula is None else [dataclasses.replace(results[0], formula=formula)]
 
 
 #: Products with larger numbers are meant to overflow, such as hashes.
@@ -414,5 +414,7 @@ def _growth_of_quotient(_: JaxprEqn, operands: Sequence[Any], growths: Sequence[
     return Fraction(growths[0]) / number if number else 0
 
 
-def _has_places(value: Any) -> bool:
-    return isinstance(value, Chunk) and (value.places is not None or (value.affine is not None and not value.affine[0]))
+def _has_formula(value: Any) -> bool:
+    return isinstance(value, Chunk) and (
+        value.formula is not None or (value.affine is not None and not value.affine[0])
+    )
