@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from evaluation_cases import results_from
 from PIL import Image
 from refusals import check_refused
 from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, named, results, row_of, tone
@@ -28,7 +29,6 @@ from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.report.plots import library
 from jaxrnn.evaluation.report.sounds import HEIGHT, Player, encode, levels
 from jaxrnn.evaluation.report.table import NONE, decimals, duration, number, text
-from jaxrnn.evaluation.results import results_of
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 
@@ -235,7 +235,7 @@ def test_names_of_files_may_be_no_text(tmp_path):
 )
 def test_any_values_give_a_page(values, tmp_path):
     rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value) for place, value in enumerate(values)]
-    for found in (results("it", rows), results_of("it", rows, ())):
+    for found in (results("it", rows), results_from("it", rows, ())):
         baseline = results("that", rows) if values and found.columns else None
         write_report(tmp_path / "r.html", found, baseline=baseline)
         page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))

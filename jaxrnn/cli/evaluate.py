@@ -25,7 +25,7 @@ INTERVAL = "95 % interval"
     default=None,
     metavar="N",
     type=click.IntRange(1),
-    help="Compute in N processes, on this machine or with --ray on a cluster; needs Ray.",
+    help="Compute in N processes of this machine, or with --ray on a cluster.",
 )
 @click.option(
     "--ray",
@@ -33,7 +33,7 @@ INTERVAL = "95 % interval"
     default=None,
     metavar="ADDRESS",
     help="Compute on a Ray cluster: 'auto' for the cluster of this machine, or ray://HOST:10001. Without --workers, "
-    "the cluster is filled.",
+    "the cluster is filled. Needs Ray.",
 )
 @click.option(
     "--against",
@@ -86,7 +86,7 @@ def evaluate(
     with busy(f"reading {path.name}"):
         baseline = None if against is None else read_results(against)
         prepared = prepare_evaluation(path, overrides, several)
-    folder = prepared.evaluation.journal.folder
+    folder = prepared.evaluation.parts.folder
     try:
         # A KeyboardInterrupt releases the resources of the command.
         with on_signal(signal.SIGTERM, signal.default_int_handler):

@@ -12,9 +12,8 @@ from scipy import stats
 
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Pool
-from jaxrnn.evaluation.tables import BLOCK, collected, load_polars, plain_text
+from jaxrnn.evaluation.tables import BLOCK, collected, load_polars
 
 if TYPE_CHECKING:
     import polars
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
 
 def summary_of(
     scan: polars.LazyFrame,
-    rows: Iterable[Row],
+    counted: polars.LazyFrame | None,
     measured: Sequence[str],
     pools: Mapping[str, Pool],
     slices: Sequence[str],
 ) -> dict[str, Any]:
     """Return the parts of a `Results` document that summarise the rows.
 
-    ``rows`` are the rows of the table with the counts of metrics, in any order. Columns are read one at a time.
+    ``counted`` are the ids of recordings and their counts, in any order. Columns are read one at a time.
     """
     count = collected(scan.select("id")).height
     parts = [(None, None, np.arange(count))]
@@ -46,7 +45,7 @@ def summary_of(
         values = _column(scan, name).to_numpy()
         for summary, (*_, places) in zip(summaries, parts, strict=True):
             summary["summary"][name] = summarise(values[places])
-    corpora = [_corpora(scan, rows, pool, [places for *_, places in parts]) for pool in pools.values()]
+    corpora = [_corpora(scan, counted, pool, [places for *_, places in parts]) for pool in pools.values()]
     for number, summary in enumerate(summaries):
         summary["corpus"] = {name: corpus[number] for name, corpus in zip(pools, corpora, strict=True)}
     whole, *sliced = summaries
@@ -66,31 +65,12 @@ def _column(scan: polars.LazyFrame, name: str) -> polars.Series:
 
 
 def _corpora(
-    scan: polars.LazyFrame, rows: Iterable[Row], pool: Pool, parts: Sequence[np.ndarray]
+    scan: polars.LazyFrame, counted: polars.LazyFrame | None, pool: Pool, parts: Sequence[np.ndarray]
 ) -> list[dict[str, Any]]:
     """Return the values over all rows of each part; the first part, the whole corpus, also has a curve."""
-
-    def counts() -> Iterator[tuple[int, Any]]:
-        """Yield the row numbers and the counts of recordings with counts."""
-        counted = (row for row in rows if row.get(pool.key) is not None)
-        while block := list(itertools.islice(counted, BLOCK)):
-            places = ids.search_sorted(pl.Series([plain_text(row["id"]) for row in block])).to_list()
-            yield from zip(places, (row[pool.key] for row in block), strict=True)
-
-    pl, ids = load_polars(), _column(scan, "id")
-    is_counted = np.zeros(len(ids), bool)
-    for place, _ in counts():
-        is_counted[place] = True
-    sums, numbers = [], np.full((len(parts), len(ids)), -1, np.int32)
-    for number, part in enumerate(parts):
-        counted = part[is_counted[part]]
-        numbers[number, counted] = np.arange(len(counted))
-        sums.append(GroupSums(pool, len(counted)))
-    for place, each in counts():
-        for number in np.flatnonzero(numbers[:, place] >= 0):
-            sums[number].add(int(numbers[number, place]), each)
-    corpora: list[dict[str, Any]] = [{"values": pooled(pool, each.groups)} for each in sums]
-    corpora[0]["curve"] = {} if pool.curve is None else pool.curve(sums[0].groups.sum(0))
+    groups = group_sums(pool, counted, _column(scan, "id"), parts)
+    corpora: list[dict[str, Any]] = [{"values": pooled(pool, each)} for each in groups]
+    corpora[0]["curve"] = {} if pool.curve is None else pool.curve(groups[0].sum(0))
     return corpora
 
 
@@ -218,19 +198,43 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
     }
 
 
-class GroupSums:
-    """Counts of recordings, added up in groups for resampling: a group per recording up to `ALONE` recordings.
+def group_sums(
+    pool: Pool, counted: polars.LazyFrame | None, ids: polars.Series, parts: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the counts of each part of a corpus, added up in groups for resampling: ``float64[groups, counts]``.
 
-    ``groups`` are ``float64[groups, counts]``.
+    Up to `ALONE` recordings are a group each. ``ids`` are sorted; ``parts`` are indices of ``ids``.
     """
+    is_counted = np.zeros(len(ids), bool)
+    for places, *_ in _counts(pool, counted, ids):
+        is_counted[places] = True
+    sums, numbers = [], np.full((len(parts), len(ids)), -1)
+    for number, part in enumerate(parts):
+        chosen = part[is_counted[part]]
+        count = len(chosen) if len(chosen) <= ALONE else GROUPS
+        numbers[number, chosen] = np.arange(len(chosen)) * count // max(1, len(chosen))
+        sums.append(np.zeros((count, pool.size)))
+    for places, sizes, at, values in _counts(pool, counted, ids):
+        for groups, group in zip(sums, np.repeat(numbers[:, places], sizes, axis=1), strict=True):
+            np.add.at(groups, (group[group >= 0], at[group >= 0]), values[group >= 0])
+    return sums
 
-    def __init__(self, pool: Pool, count: int):
-        self._count = count
-        self.groups = np.zeros((count if count <= ALONE else GROUPS, pool.size))
 
-    def add(self, place: int, counts: Mapping[str, Any]) -> None:
-        """Add the counts of a recording, by its index among the counted recordings."""
-        self.groups[place * len(self.groups) // self._count, counts["at"]] += counts["counts"]
+def _counts(
+    pool: Pool, counted: polars.LazyFrame | None, ids: polars.Series
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield, for blocks of recordings with counts: indices in ``ids``, numbers of counts, and indices and counts."""
+    if counted is None or pool.key not in counted.collect_schema():
+        return
+    pl = load_polars()
+    known = counted.select("id", pool.key).filter(pl.col("id").is_in(ids.implode()), pl.col(pool.key).is_not_null())
+    known = collected(known) if len(ids) <= BLOCK else known
+    start = 0
+    while (block := collected(known.lazy().slice(start, BLOCK))).height:
+        counts = block[pool.key].struct
+        at, values = (counts.field(name).explode().drop_nulls().to_numpy() for name in ("at", "counts"))
+        yield ids.search_sorted(block["id"]).to_numpy(), counts.field("at").list.len().to_numpy(), at, values
+        start += BLOCK
 
 
 def drawn(pool: Pool, groups: np.ndarray) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from jaxrnn._files.stores import Location
 from jaxrnn.errors import check_count, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.journal import write_whole
+from jaxrnn.evaluation.parts import write_whole
 from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
 from jaxrnn.evaluation.results import Results
 
