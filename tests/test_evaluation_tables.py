@@ -147,7 +147,8 @@ def test_of_many_recordings_groups_are_drawn_and_intervals_are_as_wide(monkeypat
             zip(generator.normal(-20, 3, 2000), generator.integers(5, 15, 2000).tolist(), strict=True)
         )
     ]
-    metrics = (level(), detection(called="vad", rates=["accuracy"]))
+    metrics = (level(), detection(called="vad", rates=["accuracy"], bins=11))
+    monkeypatch.setattr(summary, "DRAWS", 1000)
     alone = document(rows, metrics)
     monkeypatch.setattr(summary, "MANY", 1000)
     monkeypatch.setattr(summary, "ALONE", 1000)
@@ -268,6 +269,36 @@ def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):
     assert stats.binom.ppf(1e-4, 300, 0.87) <= held <= stats.binom.ppf(1 - 1e-4, 300, 0.9)
 
 
+def test_few_recordings_have_the_interval_of_the_textbook_or_none():
+    """Student's t below ten recordings, none below four: a bootstrap of two covers the mean half of the time."""
+    values = np.random.default_rng(0).normal(5, 2, 9)
+    for count in (4, 9):
+        some = values[:count]
+        half = stats.t.ppf(0.975, count - 1) * some.std(ddof=1) / math.sqrt(count)
+        assert mean_interval(some) == pytest.approx((some.mean() - half, some.mean() + half))
+    assert all(math.isnan(end) for count in range(4) for end in mean_interval(values[:count]))
+    pool = detection(called="vad", rates=["accuracy"]).pool
+    assert pool is not None
+    counts = [[30, 2, 4, 9], [12, 7, 1, 8], [3, 3, 20, 5], [40, 1, 1, 10], [9, 9, 9, 9]]
+    groups = np.stack([pool.sums(counts_of(each)) for each in counts])
+    found = pooled((pool, groups))["vad"]
+    left_out = [(groups.sum(0) - each)[[0, 3]].sum() / (groups.sum(0) - each)[:4].sum() for each in groups]
+    half = stats.t.ppf(0.975, 4) * math.sqrt(4 * np.var(left_out))
+    assert (found["low"], found["high"]) == pytest.approx((found["value"] - half, found["value"] + half))
+    assert math.isnan(pooled((pool, groups[:3]))["vad"]["low"])
+    same = pooled((pool, groups), (pool, groups))["vad"]
+    assert list(same.values()) == [0, 0, 0]
+
+
+def test_intervals_of_skewed_values_are_those_of_scipy(monkeypatch):
+    monkeypatch.setattr(summary, "DRAWS", 4000)
+    values = np.random.default_rng(2).exponential(size=25)
+    expected = stats.bootstrap(
+        (values,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(7)
+    ).confidence_interval
+    assert mean_interval(values) == pytest.approx(tuple(expected), abs=0.03)
+
+
 @pytest.mark.thorough
 def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeypatch):
     monkeypatch.setattr(summary, "DRAWS", 1000)
@@ -278,7 +309,7 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
     # A quantile of 1000 draws is known to a few hundredths of a standard deviation.
     assert (found["low"], found["high"]) == pytest.approx((found["mean"] - half, found["mean"] + half), abs=0.15 * half)
     assert math.isnan(summarise(np.array([3.0]))["low"])
-    assert summarise(np.array([3.0, 3.0, math.nan]))["low"] == 3.0
+    assert summarise(np.array([3.0] * 12 + [math.nan]))["low"] == 3.0
     assert summarise(np.array([math.inf, -math.inf]))["infinite"] == 2
     metric = detection(rates=["accuracy"])
     frames = np.random.default_rng(1).integers(0, 30, (500, 4))
@@ -286,12 +317,12 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
     # Blocks of a few draws and recordings are exact too.
     counts = list(map(counts_of, frames.tolist()))
     groups = np.stack(list(map(metric.pool.sums, counts)))
-    whole = pooled(metric.pool, groups[:50])
+    whole = pooled((metric.pool, groups[:50]))
     with monkeypatch.context() as patched:
         patched.setattr(summary, "_AT_ONCE", 7 * metric.pool.size)
-        assert pooled(metric.pool, groups[:50]) == whole
+        assert pooled((metric.pool, groups[:50])) == whole
     monkeypatch.setattr(summary, "DRAWS", 4000)
-    found = pooled(metric.pool, groups)["detection"]
+    found = pooled((metric.pool, groups))["detection"]
     drawn = np.random.default_rng(5).integers(0, 500, (4000, 500))
     again = frames[drawn].sum(1)
     expected = np.quantile((again[:, 0] + again[:, 3]) / again.sum(1), [0.025, 0.975])

@@ -127,4 +127,8 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _interval(ends: Mapping[str, Any]) -> str:
+    from jaxrnn.evaluation.summary import LEAST
+
+    if ends["low"] is None and 0 < ends.get("n", LEAST) < LEAST:
+        return "too few"
     return f"{text_of(ends['low'])} to {text_of(ends['high'])}"

@@ -17,7 +17,7 @@ from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.results import Results, read_results
-from jaxrnn.evaluation.summary import check_slices, drawn, group_sums, interval, mean_interval, slice_by
+from jaxrnn.evaluation.summary import check_slices, group_sums, mean_interval, pooled, slice_by
 from jaxrnn.evaluation.tables import collected
 
 if TYPE_CHECKING:
@@ -135,17 +135,15 @@ def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference
         if ids.is_empty():
             continue
         whole = [np.arange(len(ids))]
-        before, after = (
-            drawn(pool, group_sums(pool, results.counted, ids, whole)[0])
+        systems = [
+            (pool, group_sums(pool, results.counted, ids, whole)[0])
             for pool, results in zip(pools, (first, second), strict=True)
+        ]
+        before, after = (pool.values(groups.sum(0)) for pool, groups in systems)
+        corpus[metric] = tuple(
+            CorpusDifference(column, len(ids), float(before[column]), float(after[column]), *each.values())
+            for column, each in pooled(*systems).items()
         )
-        differences = []
-        for column in before:
-            if column in after:
-                change = after[column] - before[column]
-                values = float(before[column][0]), float(after[column][0]), float(change[0])
-                differences.append(CorpusDifference(column, len(ids), *values, *interval(change[1:])))
-        corpus[metric] = tuple(differences)
     return corpus
 
 

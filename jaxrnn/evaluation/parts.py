@@ -120,7 +120,7 @@ class Parts:
     def begin(self, environment: Mapping[str, Any]) -> None:
         """Set the versions and devices that compute; refuse others than those of the parts."""
         self._check(self._facts, environment)
-        self.environment = dict(environment)
+        self.environment = dict(sorted(environment.items()))  # as a run that continues reads them
 
     def finished(self) -> set[int]:
         """Return the indices of the finished units."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def _corpora(
 ) -> list[dict[str, Any]]:
     """Return the values over all rows of each part; the first part, the whole corpus, also has a curve."""
     groups = group_sums(pool, counted, _column(scan, "id"), parts)
-    corpora: list[dict[str, Any]] = [{"values": pooled(pool, each)} for each in groups]
+    corpora: list[dict[str, Any]] = [{"values": pooled((pool, each))} for each in groups]
     corpora[0]["curve"] = {} if pool.curve is None else pool.curve(groups[0].sum(0))
     return corpora
 
@@ -142,38 +143,72 @@ def check_slices(slices: Iterable[str], columns: Iterable[str]) -> None:
 #: The confidence of intervals, the number of draws, and the seed of the draws.
 CONFIDENCE, DRAWS, SEED = 0.95, 1000, 0
 
+#: Fewer recordings than `LEAST` have no interval; fewer than `SOME` have an interval of Student's t distribution.
+LEAST, SOME = 4, 10
+
+#: More values than this use the normal distribution for the interval of the mean.
+MANY = 10_000
+
+#: More than `ALONE` recordings are drawn in `GROUPS` groups of neighbours.
+ALONE, GROUPS = 2_000, 1_000
+
 #: Numbers in memory at once.
 _AT_ONCE = 4_000_000
 
-#: More values than this use the normal distribution for the interval of the mean.
-MANY = 100_000
+#: A function from indices of recordings ``int[..., n]`` to values over these recordings, ``float64[values, ...]``.
+Statistic = Callable[[np.ndarray], np.ndarray]
 
-#: More than `ALONE` recordings are drawn in `GROUPS` groups of neighbours.
-ALONE, GROUPS = 10_000, 1_000
+
+def intervals(statistic: Statistic, count: int, size: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return values over ``count`` recordings, and the ends of their confidence intervals, each ``float64[values]``.
+
+    From `SOME` recordings on, the ends are by bias-corrected and accelerated bootstrap (Efron, 1987). For fewer
+    recordings, the ends are by Student's t distribution and the jackknife's standard error (Tukey, 1958), which for a
+    mean is the textbook's. Below `LEAST` recordings, the ends are NaN. ``size`` is the memory of a statistic in numbers
+    for each draw.
+    """
+    everyone = np.arange(count)
+    values = statistic(everyone)
+    nothing = np.full(values.shape, math.nan)
+    if count < LEAST:
+        return values, nothing, nothing
+    if count < SOME:
+        left_out = statistic(np.stack([np.delete(everyone, place) for place in range(count)]))
+        half = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * np.sqrt((count - 1) * left_out.var(-1))
+        return values, values - half, values + half
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # values without spread, which follow below
+        found = stats.bootstrap(
+            (everyone,),
+            lambda indices, axis: statistic(indices),
+            n_resamples=DRAWS,
+            batch=max(1, _AT_ONCE // max(size, count)),
+            confidence_level=CONFIDENCE,
+            method="BCa",
+            vectorized=True,
+            rng=np.random.default_rng(SEED),
+        )
+    low, high = (np.array(end) for end in found.confidence_interval)
+    for place in np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high)):
+        # Equal draws have no acceleration, and undefined draws are left out.
+        draws = found.bootstrap_distribution[place]
+        known, rest = draws[np.isfinite(draws)], (1 - CONFIDENCE) / 2
+        low[place], high[place] = np.quantile(known, [rest, 1 - rest]) if len(known) else (math.nan, math.nan)
+    return values, low, high
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the confidence interval of the mean of finite values ``float64[n]``; NaN for fewer than two values.
+    """Return the confidence interval of the mean of finite values ``float64[n]``, as `intervals` does.
 
     Many values use the normal distribution, the limit of intervals by resampling.
     """
-    if len(values) < 2:
-        return math.nan, math.nan
     if len(values) > MANY:
         half = stats.norm.ppf((1 + CONFIDENCE) / 2) * values.std(ddof=1) / math.sqrt(len(values))
         return float(values.mean() - half), float(values.mean() + half)
-    if np.all(values == values[0]):
-        return float(values[0]), float(values[0])
-    interval = stats.bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=DRAWS,
-        batch=max(1, _AT_ONCE // len(values)),
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return float(interval.low), float(interval.high)
+    if not len(values):
+        return math.nan, math.nan
+    _, (low,), (high,) = intervals(lambda indices: values[indices].mean(-1)[None], len(values))
+    return float(low), float(high)
 
 
 def summarise(values: np.ndarray) -> dict[str, Any]:
@@ -237,38 +272,28 @@ def _counts(
         start += BLOCK
 
 
-def drawn(pool: Pool, groups: np.ndarray) -> dict[str, np.ndarray]:
-    """Return values of a corpus by column, ``float64[1 + draws]``: of all groups, then of each draw of groups.
+def pooled(*systems: tuple[Pool, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Return values of a corpus by column, each with ``value``, ``low`` and ``high``.
 
-    Equal numbers of groups get equal draws, so that differences of two systems are paired. Fewer than two groups get no
-    draws. ``groups`` are ``float64[groups, counts]``.
+    A system is a pool and its counts in groups, ``float64[groups, counts]``. For two systems with the same groups, the
+    values are those of the second system minus those of the first; both are drawn together.
     """
-    generator, count = np.random.default_rng(SEED), len(groups)
-    draws = [
-        np.bincount(generator.integers(count, size=count), minlength=count).astype(np.int32)
-        for _ in range(DRAWS if count > 1 else 0)
-    ]
-    weights = np.stack([np.ones(count, np.int32), *draws])
-    step = max(1, _AT_ONCE // max(pool.size, count))
-    # Sums of integers are exact in any order.
-    blocks = [pool.values(weights[first : first + step] @ groups) for first in range(0, len(weights), step)]
-    return {column: np.concatenate([values[column] for values in blocks]) for column in blocks[0]}
+    count = len(systems[0][1])
+    known = [pool.values(groups.sum(0)) for pool, groups in systems]
+    columns = [column for column in known[0] if all(column in values for values in known)]
 
+    def values(indices: np.ndarray) -> np.ndarray:
+        draws = indices.reshape(math.prod(indices.shape[:-1]), indices.shape[-1])
+        places = draws + count * np.arange(len(draws))[:, None]
+        weights = np.bincount(places.ravel(), minlength=count * len(draws)).reshape(len(draws), count)
+        # Sums of integers are exact in any order.
+        found = [pool.values(weights.astype(np.float64) @ groups) for pool, groups in systems]
+        stacked = [np.stack([each[column] for column in columns]).reshape(-1, *indices.shape[:-1]) for each in found]
+        return stacked[0] if len(stacked) == 1 else stacked[1] - stacked[0]
 
-def interval(draws: np.ndarray) -> tuple[float, float]:
-    """Return the confidence interval of drawn values, without undefined values; NaN if all are undefined."""
-    known = draws[np.isfinite(draws)]
-    if not len(known):
-        return math.nan, math.nan
-    rest = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(known, [rest, 1 - rest])
-    return float(low), float(high)
-
-
-def pooled(pool: Pool, groups: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return values of a corpus by column, each with ``value``, ``low`` and ``high``."""
-    estimates = {}
-    for column, values in drawn(pool, groups).items():
-        low, high = interval(values[1:])
-        estimates[column] = {"value": float(values[0]), "low": low, "high": high}
-    return estimates
+    estimates = zip(*intervals(values, count, max(pool.size for pool, _ in systems)), strict=True)
+    names = ("value", "low", "high")
+    return {
+        column: dict(zip(names, map(float, estimate), strict=True))
+        for column, estimate in zip(columns, estimates, strict=True)
+    }
