@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.progress import note
@@ -102,29 +102,11 @@ class LostWorkerError(Exception):
         self.by_unit = by_unit
 
 
-class Backend(Protocol):
-    """The protocol of kinds of workers, which are contexts.
-
-    ``count`` is the number of workers. With ``shares_fate``, a worker that dies takes down the units of others.
-    """
-
-    count: int
-    shares_fate: bool
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
-
-    def submit(self, unit: Unit | None) -> Future[Any]:
-        """Return the future of `compute_unit`."""
-        ...
-
-    def result(self, future: Future[Any]) -> tuple[dict[str, Any], list[Row]]:
-        """Return the result of a future that is done; raise LostWorkerError if its worker has died."""
-        ...
-
-
 class Processes:
-    """Processes of this machine. They end with this process, however it ends."""
+    """Processes of this machine. They end with this process, however it ends.
+
+    ``count`` is the number of workers. ``shares_fate`` is True because a worker that dies takes down the units of all.
+    """
 
     shares_fate = True
 
@@ -190,7 +172,7 @@ def _end_with(alive: Any) -> None:
 
 
 class RayTasks:
-    """Tasks of Ray on a cluster; a Ray that this process has joined before stays unchanged."""
+    """Tasks of Ray on a cluster, as `Processes`; a Ray that this process has joined before stays unchanged."""
 
     shares_fate = False
 
@@ -273,7 +255,7 @@ def join(ray: Any, address: str) -> None:
 
 
 class WorkerPool:
-    """An executor of units with workers, as in `jaxrnn.evaluation.evaluator.Computing`."""
+    """An executor of units with workers: a context with the attributes and the method of an `Evaluator`."""
 
     def __init__(self, workers: Workers, make: Callable[[], Evaluator]):
         with optional_package("cloudpickle", "several workers", "evaluate"):
@@ -286,7 +268,7 @@ class WorkerPool:
                 "lambda: Chain(...)"
             ) from error
         self._workers = workers
-        self._backend: Backend = (Processes if workers.address is None else RayTasks)(pickled, workers)
+        self._backend = (Processes if workers.address is None else RayTasks)(pickled, workers)
         self.environment: dict[str, Any] = {}
         self.workers = 0
 
@@ -322,7 +304,7 @@ class WorkerPool:
                     ) from error
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with rows, as in `Computing`."""
+        """Yield units with rows, in the order of completion; units are taken lazily."""
         fresh, suspects = iter(units), deque[Unit]()
         crashes, pending = Counter[int](), dict[Future[Any], Unit]()
         shares_fate = self._backend.shares_fate

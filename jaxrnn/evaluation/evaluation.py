@@ -18,11 +18,11 @@ from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import Item, checked, columns_of, probe
-from jaxrnn.evaluation.evaluator import Computing, Evaluator, Unit, Units
+from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency
 from jaxrnn.evaluation.parts import Parts, row_of, write_whole
-from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report
+from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report, write_summary
 from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
 from jaxrnn.evaluation.summary import check_slices
 from jaxrnn.evaluation.systems import System, chunk_frames
@@ -72,7 +72,7 @@ class Evaluation:
         batch: int = BATCH,
         chunk: float = CHUNK,
         keep: bool = False,
-        computing: Computing | None = None,
+        computing: Evaluator | WorkerPool | None = None,
     ):
         self.system, self.corpus, self.metrics = system, checked(corpus), tuple(metrics)
         frames = chunk_frames(system, chunk, batch)
@@ -194,7 +194,7 @@ def evaluate(
     main: str | None = None,
     progress: bool | None = None,
 ) -> Results:
-    """Run a system over a corpus, and write ``results.parquet``, ``results.json`` and ``report.html``.
+    """Run a system over a corpus, and write ``results.parquet``, ``results.json``, ``report.html`` and summaries.
 
     Finished units are kept: after an interruption, the same call continues and writes the same tables.
 
@@ -331,6 +331,7 @@ def conclude(
 ) -> Results:
     """Write the tables and the report of the finished units."""
     out, results = evaluation.parts.folder, evaluation.write_results(slices)
+    write_summary(out, results)
     write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
     write_report(
         out / REPORT,

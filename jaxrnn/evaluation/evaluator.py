@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, overload
+from typing import Any, Self, overload
 
 import jax
 import numpy as np
@@ -27,27 +27,6 @@ from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.systems import System, chunk_frames
 from jaxrnn.evaluation.tables import Row
 from jaxrnn.version import __version__
-
-
-class Computing(Protocol):
-    """The protocol of executors, which are contexts: an `Evaluator` in this process, or a `WorkerPool`."""
-
-    @property
-    def workers(self) -> int:
-        """The number of workers at the moment."""
-        ...
-
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """Versions and devices, available inside of the context."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
-
-    def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with rows, in the order of completion; units are taken lazily."""
-        ...
 
 
 class Evaluator:
@@ -91,7 +70,7 @@ class Evaluator:
         self._judge.shutdown()
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with rows, as in `Computing`; a unit is judged while the next unit is computed."""
+        """Yield units with rows, in order; a unit is judged while the next unit is computed."""
         last: tuple[Unit, list[Future[list[Row]]]] | None = None
         for unit in itertools.chain(units, [None]):
             begun = None if unit is None else (unit, self._begin(unit))

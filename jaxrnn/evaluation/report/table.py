@@ -92,6 +92,17 @@ def places_of(*numbers: float | None) -> int:
     return max(2, decimals(numbers))
 
 
+#: The spelling of characters in LaTeX that have a meaning there, or no sign.
+LATEX_ESCAPES = {
+    **{each: f"\\{each}" for each in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\N{EN DASH}": "--",
+    "\N{INFINITY}": r"$\infty$",
+    "\n": " ",
+}
+
 #: The text for a missing value.
 NONE = "\N{EN DASH}"
 
