@@ -507,7 +507,7 @@ def interrupt_evaluate(interrupting, count, folder):
     while interrupting.count < count:
         out, finished = str(interrupting.count), 0
         while (results := interrupting(evaluate, seconds, out)) is None:
-            now = len(evaluation_of(folder, out, batch=2).journal.finished())
+            now = len(evaluation_of(folder, out, batch=2).parts.finished())
             assert now >= finished
             finished = now
         assert list(results.rows) == list(whole.rows)
