@@ -190,15 +190,16 @@ def _written(equation: JaxprEqn) -> Function | None:
     body, parts = equation.params["jaxpr"], Scan.of(equation)
     jaxpr = body.jaxpr
     _, carry, slices = parts.split(jaxpr.invars)
-    ends = zip(carry, jaxpr.outvars[: parts.carry], strict=True)
-    writes = [(place, write) for place, each in enumerate(ends) if (write := _only_write(jaxpr, *each)) is not None]
     # Where all iterations write the same element, the last iteration wins.
     moving = dependents(jaxpr.eqns, slices) - dependents(jaxpr.eqns, carry)
-    found = next(((place, write) for place, write in writes if write.number in moving), None)
-    if found is None:
+    writes: list[tuple[int, _Write]] = []
+    for place, ends in enumerate(zip(carry, jaxpr.outvars[: parts.carry], strict=True)):
+        write = _only_write(jaxpr, *ends)
+        if write is not None and write.number in moving:
+            writes.append((place, write))
+    if not writes:
         return None
-    place: int = found[0]
-    write: _Write = found[1]
+    place, write = writes[0]
     rest = [each for each in jaxpr.eqns if each is not write.equation]
     outvars = [atom for index, atom in enumerate(jaxpr.outvars) if index != place]
 
