@@ -476,6 +476,9 @@ def test_gradients_beside_frames_that_do_not_exist(name):
 MASKS = {
     "a square": (lambda d: d * d <= 16, True),
     "a polynomial": (lambda d: d * d <= 100 * d, True),
+    "a power that overflows": (lambda d: d**4 <= 81, False),
+    "a product that overflows": (lambda d: (d * d * d <= 27) & (d * d * d >= -27), False),
+    "shifted": (lambda d: jnp.abs(d >> 2) <= 1, True),
     "truth values in 8 bits": (lambda d: (jnp.abs(d) <= 4).astype(np.int8) > 0, True),
     "a product that wraps around": (
         lambda d: (2 * (30 * jnp.clip(d, -3, 3)).astype(np.int8) > 5) & (jnp.abs(d) < 9),
@@ -523,6 +526,16 @@ def test_bits_outside_of_a_mask(fill):
         check_refused(jaxrnn.StreamError, "depends on all", jaxrnn.stream, function, x, axes=0)
         return
     np.testing.assert_array_equal(jaxrnn.stream(function, x, axes=0).run(None, x), function(x))
+
+
+@pytest.mark.thorough
+def test_long_chunks():
+    numbers = lambda x: jnp.arange(x.shape[0]) // 900  # noqa: E731
+    function = lambda x: jnp.where(numbers(x)[:, None] == numbers(x), np.float32(1), 0) @ x  # noqa: E731
+    x = np.arange(1000, dtype=np.float32)[:, None]
+    streamed = jaxrnn.stream(function, x, axes=0, pulse=100)
+    assert streamed.delay == 899
+    np.testing.assert_array_equal(streamed.run(None, x), function(x))
 
 
 @pytest.mark.thorough
@@ -595,6 +608,8 @@ def masks(draw, depth=2):
                 lambda i, j: i // size == j // size,
                 lambda i, j: (i // size - j // size <= b) & (i // size >= j // size),
                 lambda i, j: (i + b) % size == j % size,
+                lambda i, j: (i - j) ** 2 <= b,
+                lambda i, j: i >> b == j >> b,
                 lambda i, j: jnp.clip(i - j, -b, b + 1) == a,
                 lambda i, j: jnp.maximum(i - j, j - i + a) <= 4,
             ]

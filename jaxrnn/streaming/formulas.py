@@ -45,6 +45,10 @@ class Bounds:
     above: Any
 
 
+#: Elements that are evaluated to find the bounds of a formula, in about a second.
+_EVALUATED = 1 << 28
+
+
 @dataclass(frozen=True, eq=False)
 class Formula:
     """A value for each pair of frames i and j, or for each frame i.
@@ -56,6 +60,8 @@ class Formula:
         least: the smallest value; None if unknown.
         constants: the sum of the sizes of all coefficients, if the formula is written as a polynomial of i and j.
         scale: product of all divisors in the formula.
+        degree: the degree, if the formula is written as a polynomial. The numbers of a degree above 2 overflow in
+            recordings of a thousand frames.
         is_quotient: True for a quotient of floats, which must be rounded to an integer.
         affine: the coefficients a, b and c of a formula ``a * i + b * j + c``, or None. If c depends on the length,
             only comparisons that all lengths answer equally have values.
@@ -67,6 +73,7 @@ class Formula:
     least: int | None = None
     constants: int = 0
     scale: int = 1
+    degree: int = 1
     is_quotient: bool = False
     affine: tuple[Any, Any, Any] | None = None
 
@@ -103,10 +110,11 @@ class Formula:
         """Return a distance that is larger than all constants in the formula."""
         return (self.constants + 1) * self.scale + self.period
 
-    def rows(self, first: int, last: int) -> np.ndarray:
-        """Return the values for each phase of i, ``[period, distances]``, at the distances from first to last."""
-        distances, i = np.arange(first, last + 1), np.arange(self.period)[:, None]
-        return np.broadcast_to(self.at(i, i + distances), (self.period, len(distances)))
+    def rows(self, first: int, last: int, phases: Any = None) -> np.ndarray:
+        """Return ``[phases, distances]`` values at the distances from first to last, by default for all phases of i."""
+        i = np.arange(self.period) if phases is None else np.asarray(phases)
+        distances = np.arange(first, last + 1)
+        return np.broadcast_to(self.at(i[:, None], i[:, None] + distances), (len(i), len(distances)))
 
     def fits(self, dtype: Any) -> bool:
         """Return True if the formula is constant far away on both sides, and a type represents all values."""
@@ -116,19 +124,26 @@ class Formula:
         values = self.rows(bounds.low - 1, bounds.high + 1)
         return bool(np.all(values.astype(dtype).astype(np.float64) == values))
 
-    @property
+    @functools.cached_property
     def bounds(self) -> Bounds | None:
         """Return the distances beyond which the value is constant; None if the formula has drift or a long period."""
         far = self.far + 2 * self.period
-        if self.drift or self.needs_length or self.period * (2 * far + 1) > LARGEST:
+        distances = np.arange(-far, far + 1)
+        if self.drift or self.needs_length or self.period * len(distances) > _EVALUATED:
             return None
-        distances, values = np.arange(-far, far + 1), self.rows(-far, far)
+        below, above = (self.rows(end, end, [0]).item() for end in (-far, far))
+        not_below, not_above = np.zeros((2, len(distances)), bool)
+        some = max(1, LARGEST // len(distances))
+        for start in range(0, self.period, some):  # all phases at once would fill the memory
+            values = self.rows(-far, far, range(start, min(start + some, self.period)))
+            not_below |= np.any(values != below, 0)
+            not_above |= np.any(values != above, 0)
         edge = 2 * self.period + 1
-        below = values[0, 0] if np.all(values[:, :edge] == values[0, 0]) else None
-        above = values[0, -1] if np.all(values[:, -edge:] == values[0, -1]) else None
-        low = distances[np.any(values != below, 0)] if below is not None else distances
-        high = distances[np.any(values != above, 0)] if above is not None else distances
-        return Bounds(int(min(low, default=far)), int(max(high, default=-far)), below, above)
+        is_below, is_above = not not_below[:edge].any(), not not_above[-edge:].any()
+        low = distances[not_below] if is_below else distances
+        high = distances[not_above] if is_above else distances
+        ends = int(min(low, default=far)), int(max(high, default=-far))
+        return Bounds(*ends, below if is_below else None, above if is_above else None)
 
 
 def operation_of(equation: JaxprEqn) -> str:
@@ -179,6 +194,7 @@ class _Operation:
             "period": math.lcm(*(each.period for each in self.terms)),
             "constants": sum(each.constants for each in self.terms),
             "scale": math.lcm(*(each.scale for each in self.terms)),
+            "degree": max(each.degree for each in self.terms),
         }
         result = Formula(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**facts, **changed})
         # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
@@ -276,7 +292,9 @@ def _with_equal_drifts(operation: _Operation) -> Formula | None:
     choice = operation.terms[: -len(cases)]
     if any(each.drift for each in choice) or len({each.drift for each in cases}) > 1:
         return None
-    return operation.made(operation.function, Fraction(0) if entry.compares else cases[0].drift)
+    if entry.compares:
+        return operation.made(operation.function, degree=0)
+    return operation.made(operation.function, cases[0].drift)
 
 
 @_FORMULAS.add("clamp", "sign")
@@ -303,7 +321,8 @@ def _product(operation: _Operation) -> Formula | None:
         facts = {"constants": x.constants * max(abs(number), 1), "least": least}
         affine = x.affine and (x.affine[0] * number, x.affine[1] * number, x.affine[2] * number)
         return operation.made(operator.mul, x.drift * number, affine=affine, **facts)
-    return _without_drift(operation, constants=max(x.constants, 1) * max(factor.constants, 1))
+    degree, constants = x.degree + factor.degree, max(x.constants, 1) * max(factor.constants, 1)
+    return _without_drift(operation, constants=constants, degree=degree) if degree <= 2 else None
 
 
 def _divided(
@@ -331,6 +350,22 @@ _FORMULAS.add("div")(functools.partial(_divided, operator.floordiv))
 _FORMULAS.add("rem")(functools.partial(_divided, operator.mod))
 _FORMULAS.add("floor_divide")(functools.partial(_divided, operator.floordiv, rounds=np.floor))
 _FORMULAS.add("remainder")(functools.partial(_divided, operator.mod, rounds=np.floor))
+
+
+@_FORMULAS.add("square")
+def _square(operation: _Operation) -> Formula | None:
+    (x,) = operation.terms
+    return _without_drift(operation, constants=max(x.constants, 1) ** 2, degree=2) if x.degree <= 1 else None
+
+
+@_FORMULAS.add("shift_right_arithmetic")
+def _shifted(operation: _Operation) -> Formula | None:
+    """Return a shift by a number of bits as a division, rounded down, by a power of 2."""
+    x, bits = operation.terms
+    if not isinstance(bits, _Number) or not 0 <= bits.number < 8 * operation.dtype.itemsize - 1:
+        return None
+    divided = _Operation(operation.equation, [x, _number(1 << bits.number)])
+    return _divided(operator.floordiv, divided, rounds=np.floor)
 
 
 class _Number(Formula):
@@ -363,7 +398,9 @@ def term_of(value: Any) -> Formula | None:
 
 
 def _number(value: int) -> Formula:
-    return _Number(lambda i, j: np.asarray(value), least=int(value), constants=abs(value), affine=(0, 0, int(value)))
+    return _Number(
+        lambda i, j: np.asarray(value), least=int(value), constants=abs(value), degree=0, affine=(0, 0, int(value))
+    )
 
 
 def with_formula(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]) -> list[Any]:
