@@ -1,7 +1,7 @@
 """A corpus through DTLN from files to a table of SI-SDR, beside loops of other engines; several cores; long files.
 
 All contenders read the same files and use the same metric. A loop takes file after file and frame after frame, with
-transforms over all frames of a file at once. jaxrnn runs ``jaxrnn evaluate``, with its start, journal and compilation.
+transforms over all frames of a file at once. jaxrnn runs ``jaxrnn evaluate``, with its start, parts and compilation.
 """
 
 from __future__ import annotations

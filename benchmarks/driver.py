@@ -12,7 +12,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,10 +22,11 @@ import polars as pl
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import from_manifest
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
-from jaxrnn.evaluation.journal import Journal, Row, UnitRows, row_of
 from jaxrnn.evaluation.metrics import build_metric
+from jaxrnn.evaluation.parts import Parts, row_of
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import TABLE, results_of, write_document
+from jaxrnn.evaluation.tables import Row
 
 RATE, BATCH, SECONDS = 16_000, 16, 360
 
@@ -59,28 +60,24 @@ class Empty(Evaluator):
     def __exit__(self, *exception: object) -> None:
         return None
 
-    def begin(self, unit: Unit) -> Future[list[Row]]:
+    def rows(self, unit: Unit) -> list[Row]:
         """Return rows of realistic size."""
-        future: Future[list[Row]] = Future()
         values = np.random.default_rng(unit.index).normal(10, 5, (len(unit.items), 3)).tolist()
-        future.set_result(
-            [
-                row_of(item, length / unit.rate, None) | {"si_sdr": one, "si_sdr_improvement": two, "level": three}
-                for item, length, (one, two, three) in zip(unit.items, unit.lengths, values, strict=True)
-            ]
-        )
-        return future
+        return [
+            row_of(item, length / unit.rate, None) | {"si_sdr": one, "si_sdr_improvement": two, "level": three}
+            for item, length, (one, two, three) in zip(unit.items, unit.lengths, values, strict=True)
+        ]
 
     def compute(self, units: Any) -> Iterator[tuple[Unit, list[Row]]]:
         """Compute the units in this process."""
-        return ((unit, self.begin(unit).result()) for unit in units)
+        return ((unit, self.rows(unit)) for unit in units)
 
 
 def main() -> None:
     """Measure all parts, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--through-workers", type=int, default=10_000, help="units that go through workers of Ray")
+    parser.add_argument("--through-workers", type=int, default=10_000, help="units that go through workers")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=None)
     options = parser.parse_args()
@@ -89,7 +86,7 @@ def main() -> None:
 
 
 def _measure(out: Path, options: argparse.Namespace) -> None:
-    journal, done = Journal(out, {}), 0
+    parts, done = Parts(out, {}), 0
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:  # keeps its memory out of the figures
         manifest = other.submit(write_manifest, out.with_suffix(".parquet"), options.rows).result()
     before, began = resident(), time.perf_counter()
@@ -101,31 +98,31 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
         print(f"{what}: {time.perf_counter() - began:.1f} s, peak {peak:.0f} MB", sizes or "", flush=True)
         began = time.perf_counter()
 
-    def journaled(computing: Any, some: Any) -> None:
+    def kept(computing: Any, some: Any) -> None:
         nonlocal done
         for unit, rows in computing.compute(some):
-            journal.finish(unit.index, rows)
+            parts.finish(unit.index, unit.places, rows)
             done += 1
 
     corpus = from_manifest(manifest)
     said("the list of recordings", manifest)
     print(f"it holds {(resident() - before) / len(corpus):.0f} bytes for each")
     units = Units(corpus, np.full(len(corpus), RATE * SECONDS), RATE, BATCH)
-    with journal.writing():
+    with parts.writing():
         with WorkerPool(Workers(options.workers), Empty) as pool:
-            journal.begin(pool.environment)
+            parts.begin(pool.environment)
             said("workers are ready")
             first = time.perf_counter()
-            journaled(pool, (units[index] for index in range(min(len(units), options.through_workers))))
+            kept(pool, (units[index] for index in range(min(len(units), options.through_workers))))
             print(f"through workers: {done / (time.perf_counter() - first):.0f} units a second")
         said(f"{done} units through workers")
-        journaled(Empty(), (units[index] for index in range(done, len(units))))
-        said(f"{done} units in the journal", out / "units")
-    again = Journal(out, {})
+        kept(Empty(), (units[index] for index in range(done, len(units))))
+        said(f"{done} units in parts", out / "parts")
+    again = Parts(out, {})
     assert len(again.finished()) == len(units)
-    said("the journal read again")
+    said("the parts read again")
     metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "level")]
-    results = results_of("scale", UnitRows(out), metrics, slices=["snr", "noise"], path=out / TABLE)
+    results = results_of("scale", again.scan(), corpus, metrics, slices=["snr", "noise"], path=out / TABLE)
     write_document(out, results)
     said("table and summary", out / TABLE, out / "results.json")
     write_report(out / "report.html", results)

@@ -15,7 +15,9 @@ import soundfile
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.evaluation import Chain, Evaluation, Metric, Piece, Stage, from_folder, si_sdr
+from jaxrnn.evaluation import Chain, Evaluation, Item, Metric, Piece, Stage, from_folder, si_sdr
+from jaxrnn.evaluation.results import results_of
+from jaxrnn.evaluation.tables import COLUMNS, frame_of
 
 RATE = 16_000
 CONFIG = """
@@ -176,3 +178,18 @@ def begin_with(recording, value):
     samples = soundfile.read(recording, dtype="float32")[0]
     samples[0] = value
     soundfile.write(recording, samples, RATE, subtype="FLOAT")
+
+
+def results_from(name, rows, metrics, **options):
+    """Results of rows with columns of a manifest, as an evaluation of these recordings has them."""
+    rows = sorted(rows, key=lambda row: row["id"])
+    pools = [metric.pool.key for metric in metrics if metric.pool is not None]
+    known = {*COLUMNS, *pools, *(metric.name for metric in metrics)}
+    known |= {column.name for metric in metrics for column in metric.columns}
+    prefixes = tuple(f"{metric.name}_" for metric in metrics if metric.by_key)
+    judged = [{key: row[key] for key in row if key in known or key.startswith(prefixes)} for row in rows]
+    items = [
+        Item(row["id"], Path("r"), None, {key: row[key] for key in row if key not in judged[place]})
+        for place, row in enumerate(rows)
+    ]
+    return results_of(name, frame_of(judged, range(len(rows)), pools).lazy(), items, metrics, **options)

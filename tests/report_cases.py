@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from evaluation_cases import results_from
 
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Column, Metric
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.report.sounds import Player
-from jaxrnn.evaluation.results import Results, results_of
+from jaxrnn.evaluation.results import Results
 
 RATE = 16_000
 HOSTILE = "</td></script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -83,7 +84,7 @@ SDR = named("si_sdr", "dB")
 def results(
     name: str, rows: list[dict[str, Any]], *metrics: Metric, outputs: Path | None = None, slices: Any = (), **facts: Any
 ) -> Results:
-    return results_of(name, rows, metrics or (SDR,), slices=slices, facts=facts, outputs=outputs)
+    return results_from(name, rows, metrics or (SDR,), slices=slices, facts=facts, outputs=outputs)
 
 
 def row_of(name: str, path: Path, **columns: Any) -> dict[str, Any]:

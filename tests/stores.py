@@ -14,6 +14,7 @@ import polars as pl
 from fsspec.implementations.memory import MemoryFileSystem
 
 from jaxrnn._files.stores import Url, location
+from jaxrnn.evaluation.parts import FACTS
 
 _NAMES = itertools.count()
 
@@ -91,26 +92,23 @@ def contents(place: Path | Url) -> dict[str, bytes]:
     return {name: data for name, data in sorted(found.items()) if name not in ("times.json", "lock")}
 
 
-def same_results(local, remote, folder, url, *, journal=True):
+def same_results(local, remote, folder, url):
     """Both hold the same files; names of the corpus in them are of one or the other."""
-    here, there = (
-        {name: data for name, data in contents(place).items() if journal or not name.startswith("units/")}
-        for place in (local, remote)
-    )
+    here, there = contents(local), contents(remote)
     assert here.keys() == there.keys()
     for name, data in here.items():
-        if name == "results.parquet":
-            table = pl.read_parquet(io.BytesIO(data)).with_columns(
+        if name.endswith(".parquet"):
+            tables = [pl.read_parquet(io.BytesIO(each)) for each in (data, there[name])]
+            tables[0] = tables[0].with_columns(
                 pl.col("path", "reference", "error").str.replace(str(folder), str(url), literal=True)
             )
-            data = io.BytesIO()
-            table.write_parquet(data)
-            data = data.getvalue()
-        elif name in ("results.json", "report.html") or name.startswith("units/"):
-            data = data.replace(str(folder).encode(), str(url).encode())
-        elif name == "run.json":  # the corpus is there by its digest
-            facts = [json.loads(each) for each in (data, there[name])]
-            assert all(each["corpus"].pop("sha256") for each in facts)
-            assert facts[0] == facts[1]
+            assert tables[0].equals(tables[1]), name
+            texts = [pl.read_parquet_metadata(io.BytesIO(each)).get(FACTS, "{}") for each in (data, there[name])]
+            facts = [json.loads(text) for text in texts]
+            for each in facts:
+                each.get("corpus", {}).pop("sha256", None)  # the corpus is there by its digest
+            assert facts[0] == facts[1], name
             continue
+        if name in ("results.json", "report.html"):
+            data = data.replace(str(folder).encode(), str(url).encode())
         assert data == there[name], name

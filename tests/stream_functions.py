@@ -218,7 +218,8 @@ def by_number(x):
 
     h, y, sums = lax.fori_loop(0, x.shape[0], body, (jnp.zeros(3, x.dtype), jnp.zeros_like(x), jnp.ones_like(x)))
     later = lax.fori_loop(0, x.shape[0] // 2, lambda i, y: y.at[:, 2 * i].add(x[2 * i]), x.T)
-    return h, y, sums, later
+    shifted = lax.fori_loop(1, x.shape[0], lambda i, y: y.at[i].set(x[i - 1]), 2 * x)
+    return h, y, sums, later, shifted
 
 
 def while_frames_are_left(x):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pytest
 import soundfile
 from evaluation_cases import (
@@ -30,8 +32,9 @@ from tiers import of_tiers
 import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import Chain, Offline, Stage, evaluate, from_folder
+from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, build_metric, evaluate, from_folder, over_whole
 from jaxrnn.evaluation.judging import OutputWriter, UnitMember
+from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.settings import prepare_evaluation
 
 
@@ -207,25 +210,9 @@ def test_every_recording_is_a_row_and_its_output_is_that_of_the_file_alone(done)
     assert not leftovers(folder / "out")
 
 
-class FullDisk:
-    """A file that takes so many more bytes, then as many of the next ones as it can."""
-
-    def __init__(self, file, room):
-        self._file, self._room = file, room
-
-    def write(self, data):
-        written = self._file.write(data[: self._room])
-        self._room -= written
-        if written < len(data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    def __getattr__(self, name):
-        return getattr(self._file, name)
-
-
 def full_disk(monkeypatch, which, after):
-    """The journal is full in the middle of a unit, or a rename of an output fails after some others."""
-    replace, opened, left = os.replace, Path.open, [after]
+    """The disk is full in the middle of a part, or a rename of an output fails, after some others."""
+    replace, write, left = os.replace, polars.DataFrame.write_parquet, [after]
 
     def failing(source, target, **options):
         if str(target).endswith(".wav"):
@@ -234,20 +221,22 @@ def full_disk(monkeypatch, which, after):
                 raise OSError(errno.ENOSPC, "No space left on device", str(target))
         return replace(source, target, **options)
 
+    def filling(frame, file, **options):
+        left[0] -= 1
+        if left[0] >= 0:
+            return write(frame, file, **options)
+        file.write_bytes(b"PAR1")
+        raise polars.exceptions.ComputeError("underlying IO error: No space left on device")
+
     if which == "outputs":
         monkeypatch.setattr(os, "replace", failing)
     else:
-
-        def filling(path, mode="r", *arguments, **options):
-            file = opened(path, mode, *arguments, **options)
-            return FullDisk(file, after) if mode == "xb" else file  # a new segment of the journal
-
-        monkeypatch.setattr(Path, "open", filling)
+        monkeypatch.setattr(polars.DataFrame, "write_parquet", filling)
 
 
 @pytest.mark.parametrize(
     ("which", "after"),
-    of_tiers([("journal", 0), ("journal", 1000), ("outputs", 0), ("outputs", 6)], [("journal", 1000), ("outputs", 6)]),
+    of_tiers([("parts", 0), ("parts", 1), ("outputs", 0), ("outputs", 6)], [("parts", 1), ("outputs", 6)]),
 )
 def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(done, tmp_path, monkeypatch, which, after):
     folder, rows, found = done
@@ -260,8 +249,9 @@ def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(don
         np.testing.assert_array_equal(samples, found[name])
     assert not evaluation.is_complete
     # The same one goes on, and so does another.
-    for again in (evaluation, evaluation_of(folder, tmp_path / "out")):
-        assert again.is_complete == (again is not evaluation)
+    for again in (evaluation, None):
+        assert evaluation.is_complete == (again is None)
+        again = again or evaluation_of(folder, tmp_path / "out")
         again.run()
         assert again.is_complete
         assert again.rows() == rows
@@ -272,7 +262,7 @@ def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(don
 def test_no_units_are_none(done, tmp_path):
     evaluation = evaluation_of(done[0], tmp_path / "out")
     evaluation.run([])
-    assert not evaluation.journal.finished()
+    assert not evaluation.parts.finished()
 
 
 def test_a_full_disk_in_the_middle_of_an_output_is_no_row_of_its_recording(done, tmp_path, monkeypatch):
@@ -388,34 +378,78 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
         check_refused(InputError, rf"differs in {named}: choose", evaluation_of, folder, **options)
     make_corpus(tmp_path, LENGTHS[:4])
     begun = evaluation_of(tmp_path)
-    begun.run(begun.units[:0])
+    begun.run(begun.units[:1])
     soundfile.write(tmp_path / "noisy" / "f03.wav", sound(8001), RATE)
     check_refused(InputError, "differs in lengths of recordings", evaluation_of, tmp_path)
-    (tmp_path / "out" / "run.json").write_text("{")
-    check_refused(InputError, r"run\.json cannot be read", evaluation_of, tmp_path)
     assert evaluation_of(folder).rows() == rows
 
 
+@pytest.mark.parametrize("name", ["run.json", "units/000000.jsonl"])
+def test_a_folder_of_an_older_version_is_refused_and_stays(done, tmp_path, name):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    words = r"out holds an evaluation of jaxrnn 0\.2 .*: choose another folder, or delete this one"
+    check_refused(InputError, words, evaluation_of, done[0], tmp_path / "out")
+    assert path.read_text() == "{}"
+
+
+def louder(decibels):
+    """A metric of one's own, which the fingerprint knows by its options only."""
+    return dataclasses.replace(level("louder"), start=lambda rate: Louder(decibels))
+
+
+class Louder:
+    """A constant."""
+
+    def __init__(self, decibels):
+        self._decibels = decibels
+
+    def add(self, output, reference, source):
+        pass
+
+    def result(self):
+        return {"louder": self._decibels}
+
+
+def test_options_of_metrics_are_in_the_fingerprint(tmp_path):
+    """Of a function that makes a metric, and of a function that judges whole recordings."""
+    make_corpus(tmp_path, [3000])
+    corpus = from_folder(tmp_path / "noisy", reference=tmp_path / "clean")
+    folder = Path(__file__).parent
+
+    def options(kind):
+        name = "test_evaluation.py:louder"
+        if kind == "made":
+            return [[build_metric(name, {"decibels": number}, folder)] for number in (1, 2)]
+        return [[over_whole(functools.partial(share, above=number), "share")] for number in (0.1, 0.2)]
+
+    for kind in ("made", "judged"):
+        one, other = options(kind)
+        out = tmp_path / kind
+        Evaluation(denoiser(), corpus, one, out).run()
+        assert Evaluation(denoiser(), corpus, one, out).is_complete
+        check_refused(InputError, "differs in metrics: choose", Evaluation, denoiser(), corpus, other, out)
+
+
+def share(output, reference, rate, above):
+    return np.mean(np.abs(output) > above)
+
+
 @pytest.mark.thorough
-def test_what_killed_processes_left_is_removed_and_a_torn_line_is_no_unit(done, tmp_path):
-    """Of the journal and of an output; another that still writes the same output is not in the way."""
+def test_what_killed_processes_left_is_removed_and_a_torn_file_is_no_unit(done, tmp_path):
+    """Of parts and of an output; another that still writes the same output is not in the way."""
     folder, rows, found = done
     evaluation = evaluation_of(folder, tmp_path / "out")
     evaluation.run(evaluation.units[:2])
-    (journal,) = (tmp_path / "out" / "units").iterdir()
-    whole = journal.read_bytes()
+    path = tmp_path / "out" / "parts" / "000001.parquet"
+    whole = path.read_bytes()
     half_dead = OutputWriter(tmp_path / "out" / "outputs", "f00.wav", RATE)
     half_dead.add(np.ones(10))
-    lost = b"\0" * 100  # as file systems leave what a machine without power has not written
-    for torn, units in (
-        (whole[:-1], {0, 1}),
-        (whole[:-2], {0}),
-        (whole[:5], set()),
-        (b"", set()),
-        (lost + whole, set()),
-    ):
-        journal.write_bytes(torn)
-        assert evaluation_of(folder, tmp_path / "out").journal.finished() == units
+    lost = b"\0" * len(whole)  # as file systems leave what a machine without power has not written
+    for torn, units in ((whole, {0, 1}), (whole[:-1], {0}), (whole[:5], {0}), (b"", {0}), (lost, {0})):
+        path.write_bytes(torn)
+        assert evaluation_of(folder, tmp_path / "out").parts.finished() == units
     evaluation.run()
     assert evaluation.rows() == rows
     half_dead.discard()

@@ -60,7 +60,7 @@ def test_rows_of_four_devices_are_those_of_one(corpus, whole, tmp_path):
     assert kept.keys() == wanted.keys()
     for name, samples in kept.items():
         np.testing.assert_allclose(samples, wanted[name], atol=1e-5)
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["environment"]["devices"] == 4
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["facts"]["devices"] == 4
 
 
 def invoke(*arguments):
@@ -75,12 +75,12 @@ def test_the_command_says_what_it_did_as_json_and_goes_on_where_it_was(corpus, w
     said = json.loads(first.stdout)
     assert said["recordings"]["all"] == 5
     assert said["times"]["seconds_of_recordings"] == pytest.approx(sum(LENGTHS[:5]) / 16_000)
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "few" / "units").iterdir()}
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "few" / "parts").iterdir()}
     table = (tmp_path / "few" / "results.parquet").read_bytes()
     again = invoke(config, "--set", "corpus.limit=5", "--set", "out=few")
     assert again.exit_code == 0, again.output
     assert "5 recordings" in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "few" / "units").iterdir()} == written
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "few" / "parts").iterdir()} == written
     assert (tmp_path / "few" / "results.parquet").read_bytes() == table
     rows = polars.read_parquet(whole / "results.parquet")
     assert polars.read_parquet(tmp_path / "few" / "results.parquet")["id"].to_list() == rows["id"].to_list()[:5]
@@ -141,7 +141,7 @@ def test_a_mistake_in_the_options_is_named(tmp_path, options, said):
     result = invoke(write_config(tmp_path), *options)
     assert result.exit_code == 2, result.output
     assert said in result.stderr
-    assert not (tmp_path / "out" / "run.json").exists(), "nothing has run"
+    assert not (tmp_path / "out" / "parts").exists(), "nothing has run"
 
 
 def test_help_and_a_file_that_is_not_there():
@@ -185,5 +185,5 @@ def test_every_kind_of_file_is_one_corpus(tmp_path):
     assert [len(kept[f"{name}.wav"]) for name in "abcd"] == [4000, -(-4000 * 160 // 441), 4000, 4000]
     np.testing.assert_array_equal(kept["a.wav"], kept["c.wav"])
     np.testing.assert_array_equal(kept["a.wav"], kept["d.wav"])
-    (stage,) = json.loads((tmp_path / "out" / "run.json").read_text())["system"]["stages"]
+    (stage,) = json.loads((tmp_path / "out" / "results.json").read_text())["facts"]["system"]["stages"]
     assert stage["model"] == PACKAGED.name

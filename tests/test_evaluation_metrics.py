@@ -292,6 +292,11 @@ def test_intelligibility_is_that_of_pystoi():
         pystoi.stoi(reference.astype(float), output.astype(float), RATE, extended=True), abs=1e-6
     )
     check_refused(InputError, "judges sound", METRICS["stoi"]().start, 31.25)
+    np.random.seed(1)  # noqa: NPY002
+    first, drawn = value(METRICS["estoi"](), output, reference), np.random.random()  # noqa: NPY002
+    assert value(METRICS["estoi"](), output, reference) == first
+    np.random.seed(1)  # noqa: NPY002
+    assert np.random.random() == drawn, "others' draws stay as they are"  # noqa: NPY002
     for metric, size, said in (("stoi", 1000, "less than 30 frames"), ("estoi", 50, "less than")):
         check_refused(NoValueError, said, value, METRICS[metric](), output[:size], reference[:size] + output[:size])
 

@@ -13,22 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pytest
 import soundfile
+from evaluation_cases import results_from
 from PIL import Image
 from refusals import check_refused
 from report_cases import HOSTILE, RATE, SDR, Page, make_report, make_results, named, results, row_of, tone
 from tiers import in_later_tier
 
 from jaxrnn.errors import InputError, MissingPackageError
+from jaxrnn.evaluation.metrics import over_whole
 from jaxrnn.evaluation.metrics.counts import detection
 from jaxrnn.evaluation.report import content as contents
 from jaxrnn.evaluation.report import page as pages
-from jaxrnn.evaluation.report import write_report
+from jaxrnn.evaluation.report import write_report, write_summary
 from jaxrnn.evaluation.report.plots import library
 from jaxrnn.evaluation.report.sounds import HEIGHT, Player, encode, levels
 from jaxrnn.evaluation.report.table import NONE, decimals, duration, number, text
-from jaxrnn.evaluation.results import results_of
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 
@@ -66,6 +68,22 @@ def test_figures_are_those_of_the_rows(page):
     by_noise = {row[0]: row for row in page.rows("By noise")}
     assert by_noise["car"][1] == "8"
     assert float(by_noise["babble"][2].split(" ")[0]) == pytest.approx(10.0)
+
+
+def test_summaries_for_spreadsheets_and_papers(tmp_path):
+    rows = [row_of(f"{place}", tmp_path, si_sdr=1.5 * place) for place in range(5)]
+    hostile = r"50%_of \x{}#&$~^"
+    metric = over_whole(lambda x, s, rate: 0.0, hostile, unit="%")
+    found = results_from("it", [{**row, hostile: place / 3} for place, row in enumerate(rows)], [SDR, metric])
+    write_summary(tmp_path, found)
+    table = polars.read_csv(tmp_path / "summary.csv")
+    assert table["metric"].to_list() == [SDR.name, hostile]
+    assert table["mean"].to_list() == [found.document["summary"][name]["mean"] for name in table["metric"]]
+    text = (tmp_path / "summary.tex").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("50"))
+    name = r"50\%\_of \textbackslash{}x\{\}\#\&\$\textasciitilde{}\textasciicircum{} (\%)"
+    assert line.startswith(rf"{name} & 5 & 0.667 & ")
+    assert all(line.count(" & ") == 4 for line in text.splitlines() if line.endswith(r"\\"))
 
 
 def test_comparison_is_paired(page):
@@ -235,7 +253,7 @@ def test_names_of_files_may_be_no_text(tmp_path):
 )
 def test_any_values_give_a_page(values, tmp_path):
     rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value) for place, value in enumerate(values)]
-    for found in (results("it", rows), results_of("it", rows, ())):
+    for found in (results("it", rows), results_from("it", rows, ())):
         baseline = results("that", rows) if values and found.columns else None
         write_report(tmp_path / "r.html", found, baseline=baseline)
         page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))

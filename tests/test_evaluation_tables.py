@@ -6,23 +6,26 @@ import dataclasses
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import polars
 import pytest
+from evaluation_cases import results_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import check_refused
 from scipy import stats
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import summary, tables
+from jaxrnn.evaluation import Item, summary, tables
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.evaluation import check_main
 from jaxrnn.evaluation.metrics import Column, build_metric, over_whole, si_sdr
 from jaxrnn.evaluation.metrics.counts import detection
 from jaxrnn.evaluation.metrics.sound import level
-from jaxrnn.evaluation.results import read_results, results_of, write_results
+from jaxrnn.evaluation.parts import Parts
+from jaxrnn.evaluation.results import read_results, write_results
 from jaxrnn.evaluation.summary import mean_interval, pooled, slice_by, summarise
 
 METRICS = (si_sdr(), level(), detection())
@@ -64,11 +67,11 @@ def rows_of(count=40, seed=0, shift=0.0, **columns):
 
 
 def document(rows, metrics=METRICS, **options):
-    return results_of("it", rows, metrics, **options).document
+    return results_from("it", rows, metrics, **options).document
 
 
 def write(folder, rows, metrics=METRICS, **options):
-    write_results(folder, results_of("it", rows, metrics, **options))
+    write_results(folder, results_from("it", rows, metrics, **options))
     return folder
 
 
@@ -80,7 +83,7 @@ def counts_of(confusion):
 @pytest.mark.thorough
 def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_bytes(tmp_path):
     rows = rows_of()
-    table = results_of("it", json.loads(json.dumps(rows[::-1])), METRICS).table
+    table = results_from("it", json.loads(json.dumps(rows[::-1])), METRICS).table
     assert dict(table.schema) == {
         **dict.fromkeys(("id", "path", "reference"), polars.String),
         "seconds": polars.Float64,
@@ -93,7 +96,7 @@ def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_by
     }
     assert table["si_sdr"].to_list() == [row.get("si_sdr") for row in rows]
     assert table["level"].null_count() == len(rows)
-    results = results_of("a", rows, METRICS, slices=["place"], facts={"latency": {"y": 1}})
+    results = results_from("a", rows, METRICS, slices=["place"], facts={"latency": {"y": 1}})
     write_results(tmp_path / "a", results)
     write(tmp_path / "b", rows[::-1], slices=["place"], facts={"latency": {"y": 1}})
     names = ["results.json", "results.parquet"]
@@ -124,14 +127,14 @@ def test_a_table_that_memory_does_not_hold_is_the_same(tmp_path, monkeypatch):
     rows = rows_of()
     rows[7] |= {"id": "r\udce9"}
     options = {"metrics": METRICS, "slices": ["place", "snr"]}
-    whole, half = results_of("a", rows, **options), results_of("a", rows[:15], **options)
-    monkeypatch.setattr(tables, "BLOCK", 7)
+    whole, half = results_from("a", rows, **options), results_from("a", rows[:15], **options)
+    monkeypatch.setattr(summary, "BLOCK", 7)
     for name, some in (("a", rows), ("b", rows[::-1])):
-        found = results_of("a", some, path=tmp_path / name, **options)
+        found = results_from("a", some, path=tmp_path / name, **options)
         assert found.table.equals(whole.table)
         assert found.document == whole.document
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    again = results_of("a", rows[:15], path=tmp_path / "a", **options)
+    again = results_from("a", rows[:15], path=tmp_path / "a", **options)
     assert again.table.equals(half.table)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
@@ -144,7 +147,8 @@ def test_of_many_recordings_groups_are_drawn_and_intervals_are_as_wide(monkeypat
             zip(generator.normal(-20, 3, 2000), generator.integers(5, 15, 2000).tolist(), strict=True)
         )
     ]
-    metrics = (level(), detection(called="vad", rates=["accuracy"]))
+    metrics = (level(), detection(called="vad", rates=["accuracy"], bins=11))
+    monkeypatch.setattr(summary, "DRAWS", 1000)
     alone = document(rows, metrics)
     monkeypatch.setattr(summary, "MANY", 1000)
     monkeypatch.setattr(summary, "ALONE", 1000)
@@ -184,19 +188,19 @@ def test_the_document_says_what_its_rows_say():
         document(rows, slices=["palce"])
     assert document([])["recordings"]["all"] == 0
     strange = [{**rows[0], "id": "a\udcff", "place": "\udc80"}, {**rows[1], "notes": "\x00\U0001f600"}]
-    assert results_of("it", strange, METRICS).table["id"].to_list() == ["a?", "r001"]
+    assert results_from("it", strange, METRICS).table["id"].to_list() == ["a?", "r001"]
     dictionary = over_whole(lambda x, s, rate: {}, "own", unit="V")
     rows[0] |= {"own_size": 2.0, "own_part": None}
     rows[1] |= {"own": None}
     known = document(rows, [*METRICS, dictionary])["metrics"][-1]["columns"]
     assert [(column["name"], column["unit"]) for column in known] == [("own_part", "V"), ("own_size", "V")]
-    assert results_of("it", rows, [dictionary]).table.columns[-2:] == ["own_part", "own_size"]
+    assert results_from("it", rows, [dictionary]).table.columns[-2:] == ["own_part", "own_size"]
 
 
 @pytest.mark.parametrize("name", ["si_sdr", "sdr", "class_accuracy", "stoi"])
 def test_a_column_of_the_manifest_is_no_metric_even_where_the_metric_of_that_prefix_has_no_value(name):
     rows = [{"id": f"{place}", f"{name}_before": 1.5, name: None} for place in range(3)]
-    found = results_of("it", rows, [build_metric(name)])
+    found = results_from("it", rows, [build_metric(name)])
     assert [column.name for column in found.columns] == [name]
     assert found.table.columns[-2:] == [f"{name}_before", name]
     check_refused(InputError, "there is no metric", check_main, [build_metric(name)], f"{name}_before")
@@ -265,6 +269,36 @@ def test_intervals_hold_the_mean_as_often_as_they_say(monkeypatch):
     assert stats.binom.ppf(1e-4, 300, 0.87) <= held <= stats.binom.ppf(1 - 1e-4, 300, 0.9)
 
 
+def test_few_recordings_have_the_interval_of_the_textbook_or_none():
+    """Student's t below ten recordings, none below four: a bootstrap of two covers the mean half of the time."""
+    values = np.random.default_rng(0).normal(5, 2, 9)
+    for count in (4, 9):
+        some = values[:count]
+        half = stats.t.ppf(0.975, count - 1) * some.std(ddof=1) / math.sqrt(count)
+        assert mean_interval(some) == pytest.approx((some.mean() - half, some.mean() + half))
+    assert all(math.isnan(end) for count in range(4) for end in mean_interval(values[:count]))
+    pool = detection(called="vad", rates=["accuracy"]).pool
+    assert pool is not None
+    counts = [[30, 2, 4, 9], [12, 7, 1, 8], [3, 3, 20, 5], [40, 1, 1, 10], [9, 9, 9, 9]]
+    groups = np.stack([pool.sums(counts_of(each)) for each in counts])
+    found = pooled((pool, groups))["vad"]
+    left_out = [(groups.sum(0) - each)[[0, 3]].sum() / (groups.sum(0) - each)[:4].sum() for each in groups]
+    half = stats.t.ppf(0.975, 4) * math.sqrt(4 * np.var(left_out))
+    assert (found["low"], found["high"]) == pytest.approx((found["value"] - half, found["value"] + half))
+    assert math.isnan(pooled((pool, groups[:3]))["vad"]["low"])
+    same = pooled((pool, groups), (pool, groups))["vad"]
+    assert list(same.values()) == [0, 0, 0]
+
+
+def test_intervals_of_skewed_values_are_those_of_scipy(monkeypatch):
+    monkeypatch.setattr(summary, "DRAWS", 4000)
+    values = np.random.default_rng(2).exponential(size=25)
+    expected = stats.bootstrap(
+        (values,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(7)
+    ).confidence_interval
+    assert mean_interval(values) == pytest.approx(tuple(expected), abs=0.03)
+
+
 @pytest.mark.thorough
 def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeypatch):
     monkeypatch.setattr(summary, "DRAWS", 1000)
@@ -275,7 +309,7 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
     # A quantile of 1000 draws is known to a few hundredths of a standard deviation.
     assert (found["low"], found["high"]) == pytest.approx((found["mean"] - half, found["mean"] + half), abs=0.15 * half)
     assert math.isnan(summarise(np.array([3.0]))["low"])
-    assert summarise(np.array([3.0, 3.0, math.nan]))["low"] == 3.0
+    assert summarise(np.array([3.0] * 12 + [math.nan]))["low"] == 3.0
     assert summarise(np.array([math.inf, -math.inf]))["infinite"] == 2
     metric = detection(rates=["accuracy"])
     frames = np.random.default_rng(1).integers(0, 30, (500, 4))
@@ -283,12 +317,12 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
     # Blocks of a few draws and recordings are exact too.
     counts = list(map(counts_of, frames.tolist()))
     groups = np.stack(list(map(metric.pool.sums, counts)))
-    whole = pooled(metric.pool, groups[:50])
+    whole = pooled((metric.pool, groups[:50]))
     with monkeypatch.context() as patched:
         patched.setattr(summary, "_AT_ONCE", 7 * metric.pool.size)
-        assert pooled(metric.pool, groups[:50]) == whole
+        assert pooled((metric.pool, groups[:50])) == whole
     monkeypatch.setattr(summary, "DRAWS", 4000)
-    found = pooled(metric.pool, groups)["detection"]
+    found = pooled((metric.pool, groups))["detection"]
     drawn = np.random.default_rng(5).integers(0, 500, (4000, 500))
     again = frames[drawn].sum(1)
     expected = np.quantile((again[:, 0] + again[:, 3]) / again.sum(1), [0.025, 0.975])
@@ -298,8 +332,8 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
 
 def slices(values):
     """The slices of a manifest's column, as a table has it."""
-    rows = [{"id": f"{place:04d}", "of": value} for place, value in enumerate(values)]
-    return slice_by(tables.Columns(rows).frame(rows)["of"]) if rows else {}
+    items = [Item(f"{place:04d}", Path("r"), None, {"of": value}) for place, value in enumerate(values)]
+    return slice_by(tables.extra_columns(items)["of"]) if items else {}
 
 
 @pytest.mark.thorough
@@ -375,17 +409,17 @@ def test_a_comparison_is_that_of_its_pairs_and_turns_around(tmp_path):
     assert one.low < one.mean < one.high
     assert one.p == pytest.approx(stats.wilcoxon(less()[less() != 0]).pvalue)
     assert found.slices["place"]["street"][0].mean == pytest.approx(less("street").mean())
-    turned = compare(results_of("b", second, METRICS), results_of("a", first, METRICS), slices=["place"])
+    turned = compare(results_from("b", second, METRICS), results_from("a", first, METRICS), slices=["place"])
     for there, back in zip(found.differences, turned.differences, strict=True):
         assert (there.wins, there.ties, there.losses) == (back.losses, back.ties, back.wins)
         ours = (there.n, there.first, there.second, there.mean, there.low, there.high, there.median, there.p)
         theirs = (back.n, back.second, back.first, -back.mean, -back.high, -back.low, -back.median, back.p)
         assert ours == pytest.approx(theirs, nan_ok=True)
     lower = dataclasses.replace(METRICS[0], columns=(Column("si_sdr", "dB", False),))
-    same = results_of("same", first, [lower])
+    same = results_from("same", first, [lower])
     (same,) = compare(same, same).differences
     assert (same.p, same.mean, same.low, same.wins, same.losses) == (1.0, 0.0, 0.0, 0, 0)
-    (worse,) = compare(results_of("a", first, [lower]), results_of("b", second, [lower])).differences
+    (worse,) = compare(results_from("a", first, [lower]), results_from("b", second, [lower])).differences
     assert (worse.wins, worse.losses) == (one.losses, one.wins)
 
 
@@ -401,11 +435,12 @@ def test_the_corpus_of_a_detector_is_compared_as_a_whole(tmp_path):
     rows = [[{**row, "vad_counts": row.pop("right")} for row in side] for side in rows]
     for name, side in zip("ab", rows, strict=True):
         write(tmp_path / name, side, [metric, METRICS[0]])
-        (tmp_path / name / "units").mkdir()
         half = len(side) // 2
+        parts = Parts(tmp_path / name, {})
+        parts.begin({})
         for part, some in enumerate((side[:half], side[half:])):
-            line = json.dumps({"unit": part, "rows": some})
-            (tmp_path / name / "units" / f"{part}.jsonl").write_text(f"{line}\n")
+            judged = [{"id": row["id"], "vad_counts": row["vad_counts"]} for row in some]
+            parts.finish(part, range(part * half, part * half + len(some)), judged, ["vad_counts"])
     (found,) = compare(tmp_path / "a", tmp_path / "b").corpus["vad"]
     assert (found.n, found.column) == (60, "vad")
     assert found.difference == pytest.approx((better - shared).sum() / 1200)
@@ -413,7 +448,7 @@ def test_the_corpus_of_a_detector_is_compared_as_a_whole(tmp_path):
     drawn = np.random.default_rng(1).integers(0, 60, (1000, 60))
     expected = np.quantile((better - shared)[drawn].sum(1) / 1200, [0.025, 0.975])
     assert (found.low, found.high) == pytest.approx(expected, abs=0.2 * (found.high - found.low))
-    results = [results_of(name, side, [metric, METRICS[0]]) for name, side in zip("ab", rows, strict=True)]
+    results = [results_from(name, side, [metric, METRICS[0]]) for name, side in zip("ab", rows, strict=True)]
     (turned,) = compare(*results[::-1]).corpus["vad"]
     assert (turned.difference, turned.low) == pytest.approx((-found.difference, -found.high))
 
@@ -427,10 +462,10 @@ def test_results_of_different_corpora_are_refused():
         ([row | {"seconds": 9.0} for row in rows], "9 in the second"),
         ([*rows, rows[0]], "two rows have the id 'r000'"),
     ]
-    mine = results_of("a", rows, METRICS)
+    mine = results_from("a", rows, METRICS)
     for other, said in cases:
-        check_refused(InputError, said, compare, mine, results_of("b", other, METRICS))
+        check_refused(InputError, said, compare, mine, results_from("b", other, METRICS))
     with pytest.raises(InputError, match=r"no metric in common: si_sdr, level, accuracy, .* and stoi"):
-        compare(mine, results_of("b", rows, [dataclasses.replace(METRICS[0], columns=(Column("stoi"),))]))
+        compare(mine, results_from("b", rows, [dataclasses.replace(METRICS[0], columns=(Column("stoi"),))]))
     moved = [row | {"path": f"/other{row['path']}"} for row in rows]
-    assert compare(mine, results_of("b", moved, METRICS), same_files=False).recordings == 6
+    assert compare(mine, results_from("b", moved, METRICS), same_files=False).recordings == 6

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 import pytest
 import soundfile
-from evaluation_cases import CONFIG, RATE, denoiser, make_corpus, sound, write_config
+from evaluation_cases import CONFIG, RATE, denoiser, make_corpus, results_from, sound, write_config
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +40,8 @@ from jaxrnn._files.stores import (
     resolved,
 )
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
-from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, journal, read_results, si_sdr, tables
+from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, tables
+from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import prepare_evaluation
 
@@ -297,6 +298,7 @@ def test_the_second_of_two_runs_in_one_store_is_refused(local, tmp_path, monkeyp
     assert first.is_complete
     assert not (url / "out" / "lock").exists()
     assert len({row["id"] for row in first.rows()}) == len(first.rows()) == 10
+    second.run()
     assert second.is_complete
     assert outputs(url / "out") == outputs(local / "out")
     # It was made when the folder was empty, and is refused before it writes.
@@ -340,38 +342,33 @@ def test_a_run_in_a_store_that_was_killed_goes_on_on_the_same_machine(local, tmp
     assert not (url / "out" / "lock").exists()
 
 
-def test_the_journal_in_a_store_is_uploaded_while_it_grows_and_when_a_run_breaks_off(local, monkeypatch):
+def test_a_part_in_a_store_is_there_when_its_unit_is_finished(local):
     url = new_bucket() / "data"
     for kind in ("noisy", "clean"):
         upload(local / kind, url / kind)
-    stored = []
 
     def watch(unit, rows):
-        stored.append(len(list((url / "out" / "units").below())))
+        assert len(list((url / "out" / "parts").below())) == unit.index + 1
         if unit.index == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         evaluation_in(url).run(watch=watch)
-    assert stored == [0, 0]
-    assert evaluation_in(url).journal.finished() == {0, 1}
-    monkeypatch.setattr(journal, "PAUSE", 0.0)
-    stored.clear()
-    evaluation_in(url).run(watch=watch)
-    assert stored == [2]
+    assert evaluation_in(url).parts.finished() == {0, 1}
+    evaluation_in(url).run()
     assert evaluation_in(url).is_complete
+    assert (
+        json.loads(json.dumps(evaluation_in(url).rows()).replace(str(url), str(local))) == evaluation_in(local).rows()
+    )
 
 
-def test_a_large_table_is_sorted_on_disk_and_replaced(tmp_path, monkeypatch):
+def test_a_table_is_replaced_here_and_in_a_store_alike(tmp_path):
     rows = [{"id": f"{number:03d}", "path": f"{number}.wav", "level": number / 3} for number in range(50)]
     bucket = new_bucket()
-    columns = tables.Columns(rows)
-    small = columns.frame(rows)
-    for block in (7, 100, 7):
-        monkeypatch.setattr(tables, "BLOCK", block)
+    for count in (50, 7):
         for place in (tmp_path / "a[1].parquet", bucket / "a[1].parquet"):
-            tables.write_table(place, reversed(rows), columns)
-            assert tables.read_table(place).collect().equals(small)
+            results_from("a", rows[:count][::-1], [level()], path=place)
+            assert tables.read_table(place).collect()["level"].to_list() == [row["level"] for row in rows[:count]]
         assert contents(bucket) == contents(tmp_path)
         assert contents(bucket).keys() == {"a[1].parquet"}
 

@@ -146,17 +146,16 @@ def test_a_call_inside_of_a_call_is_refused():
     """Of a signal handler, or of a callback in this thread: the outer call has no effect, the inner one has."""
     run = jaxrnn.Runner(counting())
     run(frame(1))
-    step = run._live.value[0].step
+    step, state = run._live.value
 
     def nested(state, inputs):
         run.reset()
         return step(state, inputs)
 
-    loaded, state = run._live.value
-    run._live.value = loaded._replace(step=nested), state
-    nested.pack = step.pack
+    nested.begin = step.begin
+    run._live.value = nested, state
     check_refused(jaxrnn.StateError, "in the middle of this call, which therefore had no effect", run, frame(1))
-    run._live.value = loaded, run._live.value[1]
+    run._live.value = step, run._live.value[1]
     assert run(frame(1))["y"][0, 0] == 1
 
 
@@ -508,7 +507,7 @@ def interrupt_evaluate(interrupting, count, folder):
     while interrupting.count < count:
         out, finished = str(interrupting.count), 0
         while (results := interrupting(evaluate, seconds, out)) is None:
-            now = len(evaluation_of(folder, out, batch=2).journal.finished())
+            now = len(evaluation_of(folder, out, batch=2).parts.finished())
             assert now >= finished
             finished = now
         assert list(results.rows) == list(whole.rows)

@@ -209,7 +209,7 @@ def test_a_run_that_a_cut_line_ends_goes_on(line, tmp_path):
     prepared = prepare_evaluation(write_config(tmp_path, CONFIG))
     prepared.evaluation.run()
     prepared.conclude({})
-    same_results(tmp_path / "out", url / "out", tmp_path, url, journal=False)
+    same_results(tmp_path / "out", url / "out", tmp_path, url)
 
 
 def test_what_is_not_there_and_what_is_not_allowed_is_said(line, tmp_path, monkeypatch):

@@ -109,6 +109,37 @@ def test_a_stream_and_its_nodes(models):
     assert heavy <= {row.name for row in found.rows("node")}
 
 
+@pytest.mark.thorough
+def test_recognised_cells_of_a_scan_keep_their_nodes(models):
+    found = profile_model(load(models / "dtln_1.onnx"), "scan", length=20, peaks=False)
+    assert {row.name for row in found.rows("node")[:3]} == {"lstm_4", "lstm_5", "dense_2"}
+    assert not any("belongs to no node" in note for note in found.notes)
+
+
+def test_a_program_in_the_cache_on_the_disk_keeps_other_names(tmp_path):
+    from jax.experimental.compilation_cache import compilation_cache
+
+    def named(name):
+        def function(x):
+            with jax.named_scope(name):
+                return jnp.tanh(x @ x)
+
+        return function
+
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    compilation_cache.reset_cache()
+    try:
+        for name in ("first", "second"):
+            found = profile(named(name), np.ones((16, 16), np.float32), label="f", peaks=False)
+            assert {row.name for row in found.rows("node")} == {name}
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before[0])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+        compilation_cache.reset_cache()
+
+
 def test_names_are_found_in_scopes():
     nodes = ["lstm", "net/lstm", "/a/Conv", "outer", "Sigmoid"]
     assert find_node("jit(step)/net/lstm/dot_general", nodes) == "net/lstm"

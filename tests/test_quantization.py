@@ -389,6 +389,7 @@ def dequantized(x, zero, scale):
 WIDER = {
     "scaled": lambda x: dequantized(x, 3, 0.25),
     "scale in front": lambda x: jnp.float32(0.25) * (x.astype(jnp.int32) - 3).astype(jnp.float32),
+    "moved": lambda x: dequantized(x.T, 3, 0.25).T,
     "by channel": lambda x: dequantized(x, 3, jnp.float32([0.25, 0.5])),
     "flags": lambda x: (x > 2).astype(jnp.float32),
     "half": lambda x: x.astype(jnp.float16).astype(jnp.float32) + 1,

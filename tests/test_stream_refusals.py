@@ -67,6 +67,14 @@ def writing(x):
     return lax.scan(step, (jnp.zeros(3), jnp.zeros_like(x)), x)[0][1]
 
 
+def reading_again(x):
+    def body(i, carry):
+        y = carry[0].at[i].set(x[i])
+        return y, carry[1] + y[i]
+
+    return lax.fori_loop(0, x.shape[0], body, (jnp.zeros_like(x), jnp.zeros(3)))
+
+
 def keys_of(x):
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), jnp.arange(x.shape[0]))
 
@@ -90,6 +98,15 @@ REFUSED = {
     "random keys of every second frame": (lambda x: jax.random.key_data(keys_of(x)[::2]), "delays random keys; draw"),
     "the random key of the last frame": (lambda x: jax.random.key_data(keys_of(x)[-1]), "delays random keys; draw"),
     "a loop that writes into a recording": (writing, "carries the whole recording.*stack these results"),
+    "a loop that reads what it has written": (reading_again, "carries the whole recording"),
+    "a loop that writes behind the end": (
+        lambda x: lax.fori_loop(0, x.shape[0], lambda i, y: lax.dynamic_update_index_in_dim(y, x[i], i + 1, 0), x),
+        "clips the positions of frames",
+    ),
+    "a loop that reads the frame before the first": (
+        lambda x: lax.map(lambda t: x[t] + x[t - 1], jnp.arange(x.shape[0])),
+        "negative numbers do, which count from the end; keep the numbers at 0",
+    ),
     "a global mean used along the stream": (lambda x: x - x.mean(0), "'sub'.*known only when the stream has ended"),
     "instance normalisation": (instance_norm, "known only when the stream has ended.*causal form"),
     "softmax over time": (lambda x: jax.nn.softmax(x, 0), "known only when the stream has ended"),

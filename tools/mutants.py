@@ -131,14 +131,14 @@ FACTS = _mutants(
     (
         "late frames of windows",
         PASSES,
-        "frames = self.with_late(frames, place, chunk,",
-        "frames = (lambda f, *_: f)(frames, place, chunk,",
+        "frames = self.with_late(frames, time, chunk,",
+        "frames = (lambda f, *_: f)(frames, time, chunk,",
     ),
     (
         "all late frames at once",
         PASSES,
-        "(where >= 0) & (where < count)), place",
-        "(where >= 0) & (where <= count)), place",
+        "(where >= 0) & (where < count)), time",
+        "(where >= 0) & (where <= count)), time",
     ),
     ("frames in front of a large pulse", PASSES, "jnp.clip(count - where[0], 0,", "jnp.clip(count - where[0] + 1, 0,"),
     ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
@@ -194,13 +194,29 @@ MOVES = _mutants(
     ("scatters from outside", MOVED, "inside &= (start >= 0) &", "inside &="),
 )
 
+INDEXED, NARROW = (f"streaming/{name}.py" for name in ("indexed", "narrow"))
+REWRITTEN = [
+    *_mutants(
+        "test_stream.py test_stream_refusals.py",
+        ("loops from 0", INDEXED, 'numbers = numbers if str(begin) == "0" else', "numbers = numbers if True else"),
+        ("reads that depend on the carry", INDEXED, "- dependents(jaxpr.eqns, carry)\n    late", "\n    late"),
+        ("arrays that are read again", INDEXED, "alone and not read_again and", "alone and"),
+        ("windows behind the end", "streaming/rules/time.py", "clips = beyond is None or beyond >= 0", "clips = False"),
+    ),
+    *_mutants(
+        "test_quantization.py",
+        ("factors of any sign", NARROW, "np.all((array > 0) &", "np.all((array == array) &"),
+        ("wide movements", NARROW, "equations += _behind(steps, equation, narrow)", "equations.append(equation)"),
+    ),
+]
+
 #: Mutants that random changes of operators found, and that no test noticed.
 FOUND = [
     *_mutants(
         "test_quantization.py",
         (
             "scales in front",
-            "streaming/values.py",
+            "streaming/narrow.py",
             "self.operands[1 - self.operands.index(None)]",
             "self.operands[1 + self.operands.index(None)]",
         ),
@@ -258,7 +274,7 @@ VERIFICATION = _mutants(
     ),
 )
 
-MUTANTS = [*VERIFICATION, *STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *FOUND]
+MUTANTS = [*VERIFICATION, *STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *REWRITTEN, *FOUND]
 
 
 def verdict(mutant: Mutant, copy: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import xla_bridge
+from jax._src import config, xla_bridge
 
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._jax.varying import alike
@@ -40,6 +40,11 @@ def own_arithmetic() -> Iterator[None]:
     """
     with jax.numpy_rank_promotion("allow"), own_transfers():
         yield
+
+
+def own_names() -> contextlib.AbstractContextManager[None]:
+    """Compile programs with their own scopes: JAX's cache on the disk otherwise takes equal programs for the same."""
+    return config.compilation_cache_include_metadata_in_key(True)
 
 
 def own_transfers() -> contextlib.AbstractContextManager[None]:

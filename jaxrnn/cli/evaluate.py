@@ -57,9 +57,9 @@ def evaluate(
     Args:
         overrides: Replace a value of the file, written in YAML; may be given several times. Example: --set
             corpus.limit=100.
-        workers: Compute in N processes, on this machine or with --ray on a cluster; needs Ray.
+        workers: Compute in N processes of this machine, or with --ray on a cluster.
         ray: Compute on a Ray cluster: 'auto' for the cluster of this machine, or ray://HOST:10001. Without --workers,
-            the cluster is filled.
+            the cluster is filled. Needs Ray.
         against: Folder with the results of another system on the same corpus, for comparison in the report.
         hop: Samples from one frame to the next. Options of --stft set the keys of system.stream.stft.
     """
@@ -73,7 +73,7 @@ def evaluate(
     with busy(f"reading {path.name}"):
         baseline = None if against is None else read_results(against)
         prepared = prepare_evaluation(path, overrides, several)
-    folder = prepared.evaluation.journal.folder
+    folder = prepared.evaluation.parts.folder
     try:
         # A KeyboardInterrupt releases the resources of the command.
         with on_signal(signal.SIGTERM, signal.default_int_handler):
@@ -114,4 +114,8 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _interval(ends: Mapping[str, Any]) -> str:
+    from jaxrnn.evaluation.summary import LEAST
+
+    if ends["low"] is None and 0 < ends.get("n", LEAST) < LEAST:
+        return "too few"
     return f"{text_of(ends['low'])} to {text_of(ends['high'])}"

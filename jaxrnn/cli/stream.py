@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,7 +83,8 @@ def stream(
     import jax
 
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
-    from jaxrnn.verification.running import check_lengths, make_ready, run
+    from jaxrnn.steps.compiled import run
+    from jaxrnn.verification.running import check_lengths, compiled
 
     if rate is not None and given.rate is not None and rate != given.rate:
         raise click.UsageError(f"--rate {rate:g}: the WAV file has a sample rate of {given.rate}")
@@ -105,9 +107,11 @@ def stream(
                 results = functools.partial(_offline, pulses, source.model, source.params)
             stepper, sample, total = recordings_for(source, given, pulses, steps, frames, STEPS, results)
         with busy(f"compiling {name}"), sample.naming_assumptions():
-            ready = make_ready(stepper, source.params, sample.inputs, sample.dims)
+            began = time.perf_counter()
+            step = compiled(stepper, source.params, sample.inputs, sample.dims)
+            compile_seconds = time.perf_counter() - began
         with counting("streaming", total // stepper.spec.pulse) as indices:
-            ran = run(ready, sample.inputs, total, indices)
+            ran = run(step, sample.inputs, total, indices)
         if source.model is not None:  # in the order of the file
             names = [info.name for info in source.model.outputs if info.name in ran.outputs]
             ran = dataclasses.replace(ran, outputs={name: ran.outputs[name] for name in names})
@@ -115,12 +119,12 @@ def stream(
         if verify and source.model is not None:
             with busy(f"verifying {name}"), sample.naming_assumptions():
                 offline = pulses.offline(stepper, source.model, source.params)
-                checks = check_lengths(offline, ready, sample.inputs, total, ran.outputs)
+                checks = check_lengths(offline, step, sample.inputs, total, ran.outputs)
     streams = stepper.spec.streams
     if output is not None:
         state = {} if streams else {f"state/{name}": array for name, array in ran.state.items()}
         save_outputs(output, {**ran.outputs, **state}, sound_rate)
-    result = facts_of(file.path, pulses.time, ready, sample, total, ran, checks, duration, output)
+    result = facts_of(file.path, pulses.time, step.spec, compile_seconds, sample, total, ran, checks, duration, output)
     result["sound"] = described(source.model)
     show(result, lambda facts: report(facts, given.seed, streams=streams))
     if result["verified"] is False:

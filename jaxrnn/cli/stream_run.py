@@ -32,11 +32,12 @@ from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.runtime.compiled import is_compiled, load_compiled
+from jaxrnn.steps.compiled import Run
 from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import milliseconds
-from jaxrnn.verification.running import Check, Ready, Run, checks_agree
+from jaxrnn.steps.stepspec import StepSpec, milliseconds
+from jaxrnn.verification.running import Check, checks_agree
 from jaxrnn.verification.sampling import (
     Sample,
     inside_domain,
@@ -169,7 +170,8 @@ PERCENTILES = (50, 95, 99)
 def facts_of(
     file: Path,
     symbol: str | None,
-    ready: Ready,
+    spec: StepSpec,
+    compile_seconds: float,
     sample: Sample,
     total: int,
     run: Run,
@@ -178,7 +180,7 @@ def facts_of(
     output: Path | None,
 ) -> dict[str, Any]:
     """Return the facts and figures of a run."""
-    spec, seconds = ready.spec, run.seconds
+    seconds = run.seconds
     duration = None if frame_seconds is None else frame_seconds * spec.pulse
     entries = [
         {"name": each.name, "kind": each.kind, "dtype": each.dtype, "shape": each.shape, "bytes": each.nbytes}
@@ -226,7 +228,7 @@ def facts_of(
         "outputs": outputs,
         "state": entries,
         "state_bytes": sum(entry["bytes"] for entry in entries),
-        "compile_seconds": ready.seconds,
+        "compile_seconds": compile_seconds,
         "microseconds": microseconds,
         "flush_microseconds": None if run.flush_seconds is None else 1e6 * run.flush_seconds,
         "frame_seconds": frame_seconds,

@@ -17,7 +17,7 @@ from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.results import Results, read_results
-from jaxrnn.evaluation.summary import GroupSums, check_slices, drawn, interval, mean_interval, slice_by
+from jaxrnn.evaluation.summary import check_slices, group_sums, mean_interval, pooled, slice_by
 from jaxrnn.evaluation.tables import collected
 
 if TYPE_CHECKING:
@@ -130,24 +130,27 @@ def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference
     """Return the differences of each metric that counts, over the recordings that both systems have counted."""
     corpus = {}
     for metric in sorted(first.pools.keys() & second.pools.keys()):
-        one, two = first.pools[metric], second.pools[metric]
-        others = {row["id"]: row[one.key] for row in first.counted if row.get(one.key) is not None}
-        rows = [row for row in second.counted if row["id"] in others and row.get(two.key) is not None]
-        if not rows:
+        pools = first.pools[metric], second.pools[metric]
+        ids = _counted_ids(first, pools[0].key).join(_counted_ids(second, pools[1].key), on="id").sort("id")["id"]
+        if ids.is_empty():
             continue
-        sums = GroupSums(one, len(rows)), GroupSums(two, len(rows))
-        for place, row in enumerate(sorted(rows, key=lambda row: row["id"])):
-            sums[0].add(place, others[row["id"]])
-            sums[1].add(place, row[two.key])
-        before, after = drawn(one, sums[0].groups), drawn(two, sums[1].groups)
-        differences = []
-        for column in before:
-            if column in after:
-                change = after[column] - before[column]
-                values = float(before[column][0]), float(after[column][0]), float(change[0])
-                differences.append(CorpusDifference(column, len(rows), *values, *interval(change[1:])))
-        corpus[metric] = tuple(differences)
+        whole = [np.arange(len(ids))]
+        systems = [
+            (pool, group_sums(pool, results.counted, ids, whole)[0])
+            for pool, results in zip(pools, (first, second), strict=True)
+        ]
+        before, after = (pool.values(groups.sum(0)) for pool, groups in systems)
+        corpus[metric] = tuple(
+            CorpusDifference(column, len(ids), float(before[column]), float(after[column]), *each.values())
+            for column, each in pooled(*systems).items()
+        )
     return corpus
+
+
+def _counted_ids(results: Results, key: str) -> polars.DataFrame:
+    if results.counted is None or key not in results.counted.collect_schema():
+        return results.table.select("id").clear()
+    return collected(results.counted.drop_nulls(key).select("id"))
 
 
 def _check_corpora(left: polars.DataFrame, right: polars.DataFrame, apart: str, same_files: bool) -> None:

@@ -87,6 +87,10 @@ class Manifest(Sequence[Item]):
     def __len__(self) -> int:
         return self._table.height
 
+    def column(self, name: str) -> Any:
+        """Return a further column of the table."""
+        return self._table[name]
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return list(map(self._item, self._table[index].iter_rows(named=True)))

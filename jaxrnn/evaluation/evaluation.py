@@ -8,7 +8,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,15 +18,18 @@ from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import Item, checked, columns_of, probe
-from jaxrnn.evaluation.evaluator import Computing, Evaluator, Unit, Units
-from jaxrnn.evaluation.journal import COLUMNS, Journal, Row, UnitRows, row_of, write_whole
+from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency
-from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report
+from jaxrnn.evaluation.parts import Parts, row_of, write_whole
+from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report, write_summary
 from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
 from jaxrnn.evaluation.summary import check_slices
 from jaxrnn.evaluation.systems import System, chunk_frames
-from jaxrnn.evaluation.tables import load_polars
+from jaxrnn.evaluation.tables import COLUMNS, PLACE, Row, collected, load_polars
+
+if TYPE_CHECKING:
+    import polars
 
 #: Recordings in a batch, and seconds of each recording in a chunk.
 BATCH, CHUNK = 16, 4.0
@@ -50,7 +53,7 @@ class Evaluation:
 
     Attributes:
         units: batches of recordings, the units of work.
-        journal: the finished units, in the results folder.
+        parts: the finished units, in the results folder.
         outputs: the folder of outputs; None without outputs.
         computing: the executor of units.
 
@@ -69,7 +72,7 @@ class Evaluation:
         batch: int = BATCH,
         chunk: float = CHUNK,
         keep: bool = False,
-        computing: Computing | None = None,
+        computing: Evaluator | WorkerPool | None = None,
     ):
         self.system, self.corpus, self.metrics = system, checked(corpus), tuple(metrics)
         frames = chunk_frames(system, chunk, batch)
@@ -81,7 +84,7 @@ class Evaluation:
             self._facts["system"] = system.identity  # pyright: ignore[reportAttributeAccessIssue]
         lengths, self._unreadable = probe(self.corpus, system.rate)
         self.units = Units(self.corpus, lengths, system.rate, batch)
-        self.journal = Journal(
+        self.parts = Parts(
             out,
             {
                 "corpus": _fingerprint(self.corpus),
@@ -108,17 +111,18 @@ class Evaluation:
             InputError: a different process uses this folder, the folder has results of other versions or devices, or
                 the disk is full. Finished units are kept.
         """
-        with self.journal.writing():
-            finished = self.journal.finished()
-            if len(finished) == len(self.units) and self.journal.environment is not None:
+        counts = [metric.pool.key for metric in self.metrics if metric.pool is not None]
+        with self.parts.writing():
+            finished = self.parts.finished()
+            if len(finished) == len(self.units) and self.parts.environment is not None:
                 return
             try:
                 with self.computing:
-                    self.journal.begin(self.computing.environment)
+                    self.parts.begin(self.computing.environment)
                     chosen = self.units if units is None else units
                     unfinished = (unit for unit in chosen if unit.index not in finished)
                     for unit, rows in self.computing.compute(unfinished):
-                        self.journal.finish(unit.index, rows)
+                        self.parts.finish(unit.index, unit.places, rows, counts)
                         if watch is not None:
                             watch(unit, rows)
             finally:
@@ -127,12 +131,12 @@ class Evaluation:
 
     def rows(self) -> list[Row]:
         """Return all rows in the order of ids, with rows for unreadable recordings."""
-        return sorted(self._rows, key=lambda row: row["id"])
+        return collected(self._scan.drop(PLACE)).to_dicts()
 
     @property
-    def _rows(self) -> UnitRows:
-        unread = [row_of(self.corpus[place], None, error) for place, error in self._unreadable.items()]
-        return UnitRows(self.journal.folder, unread)
+    def _scan(self) -> polars.LazyFrame:
+        unread = [(place, row_of(self.corpus[place], None, error)) for place, error in self._unreadable.items()]
+        return self.parts.scan(unread)
 
     def write_results(self, slices: Sequence[str] = ()) -> Results:
         """Write ``results.parquet`` and ``results.json`` of the finished units.
@@ -144,11 +148,12 @@ class Evaluation:
             InputError: a column of ``slices`` does not exist, or the folder cannot be written.
             MissingPackageError: Polars is not installed.
         """
-        folder = self.journal.folder
-        facts = {**(self.journal.environment or {}), **self._facts, "latency": latency(self.system)}
+        folder = self.parts.folder
+        facts = {**(self.parts.environment or {}), **self._facts, "latency": latency(self.system)}
         results = results_of(
             folder.name,
-            self._rows,
+            self._scan,
+            self.corpus,
             self.metrics,
             slices=slices,
             facts=facts,
@@ -161,7 +166,7 @@ class Evaluation:
     @property
     def is_complete(self) -> bool:
         """True if all units are finished."""
-        return len(self.journal.finished()) == len(self.units)
+        return len(self.parts.finished()) == len(self.units)
 
 
 def _fingerprint(corpus: Sequence[Item]) -> dict[str, Any]:
@@ -189,7 +194,7 @@ def evaluate(
     main: str | None = None,
     progress: bool | None = None,
 ) -> Results:
-    """Run a system over a corpus, and write ``results.parquet``, ``results.json`` and ``report.html``.
+    """Run a system over a corpus, and write ``results.parquet``, ``results.json``, ``report.html`` and summaries.
 
     Finished units are kept: after an interruption, the same call continues and writes the same tables.
 
@@ -251,7 +256,7 @@ def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
     The returned times are those of the newly computed units.
     """
     units, computing = evaluation.units, evaluation.computing
-    finished = evaluation.journal.finished()
+    finished = evaluation.parts.finished()
     count, before, total = len(finished), sum(units[index].seconds for index in finished), units.seconds
     began, sound, workers = time.monotonic(), 0.0, 0
     text = (
@@ -325,7 +330,8 @@ def conclude(
     examples: int = EXAMPLES,
 ) -> Results:
     """Write the tables and the report of the finished units."""
-    out, results = evaluation.journal.folder, evaluation.write_results(slices)
+    out, results = evaluation.parts.folder, evaluation.write_results(slices)
+    write_summary(out, results)
     write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
     write_report(
         out / REPORT,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, overload
+from typing import Any, Self, overload
 
 import jax
 import numpy as np
@@ -19,34 +20,13 @@ from jaxrnn._files.stores import Location, at_once
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import Metric
 from jaxrnn.evaluation.metrics.counts import open_reference
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.systems import System, chunk_frames
+from jaxrnn.evaluation.tables import Row
 from jaxrnn.version import __version__
-
-
-class Computing(Protocol):
-    """The protocol of executors, which are contexts: an `Evaluator` in this process, or a `WorkerPool`."""
-
-    @property
-    def workers(self) -> int:
-        """The number of workers at the moment."""
-        ...
-
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """Versions and devices, available inside of the context."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
-
-    def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with rows, in the order of completion; units are taken lazily."""
-        ...
 
 
 class Evaluator:
@@ -90,23 +70,28 @@ class Evaluator:
         self._judge.shutdown()
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
-        """Yield units with rows, as in `Computing`; a unit is judged while the next unit is computed."""
-        last: tuple[Unit, Future[list[Row]]] | None = None
-        for unit in units:
-            begun = unit, self.begin(unit)
+        """Yield units with rows, in order; a unit is judged while the next unit is computed."""
+        last: tuple[Unit, list[Future[list[Row]]]] | None = None
+        for unit in itertools.chain(units, [None]):
+            begun = None if unit is None else (unit, self._begin(unit))
             if last is not None:
-                yield last[0], last[1].result()
+                yield last[0], [row for future in last[1] for row in future.result()]
             last = begun
-        if last is not None:
-            yield last[0], last[1].result()
 
-    def begin(self, unit: Unit) -> Future[list[Row]]:
-        """Compute a unit, and return a future of the rows, which waits until outputs are judged and written."""
-        places = [place for item in unit.items for place in (item.path, item.reference)]
-        members = at_once(self._member, zip(unit.items, unit.lengths, strict=True), places)
-        source = ChunkSource(unit.streams, members, self._chunk, self._system.before)
+    def rows(self, unit: Unit) -> list[Row]:
+        """Return the rows of a unit."""
+        return [row for future in self._begin(unit) for row in future.result()]
+
+    def _begin(self, unit: Unit) -> list[Future[list[Row]]]:
+        """Compute a unit, and return futures of the rows, which wait until outputs are judged and written."""
+        return [self._begin_batch(batch, unit.streams) for batch in unit.batches()]
+
+    def _begin_batch(self, batch: Sequence[tuple[Item, int]], streams: int) -> Future[list[Row]]:
+        places = [place for item, _ in batch for place in (item.path, item.reference)]
+        members = at_once(self._member, batch, places)
+        source = ChunkSource(streams, members, self._chunk, self._system.before)
         try:
-            self._compute(unit, members, source)
+            self._compute(streams, members, source)
         except BaseException:
             # The shutdown waits for the judge, so that no file is begun afterwards.
             self._judge.shutdown()
@@ -134,8 +119,8 @@ class Evaluator:
             member.fail(f"reference: {problem}")
         return member
 
-    def _compute(self, unit: Unit, members: Sequence[UnitMember], source: ChunkSource) -> None:
-        carry = self._system.start(unit.streams)
+    def _compute(self, streams: int, members: Sequence[UnitMember], source: ChunkSource) -> None:
+        carry = self._system.start(streams)
         pending: list[Any] = []
         for chunk in prefetched(source):
             # Only the judge's thread touches the files of a recording.
@@ -147,7 +132,7 @@ class Evaluator:
             if not any(active):
                 break
             ending = bool((chunk.frames < self._chunk).any())
-            pieces, carry = self._devices.run(unit.streams, ending)(carry, chunk.parts, chunk.frames)
+            pieces, carry = self._devices.run(streams, ending)(carry, chunk.parts, chunk.frames)
             for member, frames in zip(members, chunk.frames, strict=False):
                 member.ended = member.ended or frames < self._chunk
             # One chunk is judged while the next is computed; waiting for older chunks bounds memory.
@@ -186,6 +171,9 @@ def _places(members: Sequence[UnitMember]) -> Iterator[Location | None]:
     return (place for member in members for place in (member.item.path, member.item.reference, member.outputs))
 
 
+#: The largest number of units of a corpus, each of which becomes a file.
+MOST = 20_000
+
 #: Chunks that are read ahead, and threads for reading.
 PREFETCH, THREADS = 8, 4
 
@@ -198,11 +186,17 @@ class Unit:
     """
 
     index: int
+    places: tuple[int, ...]  # indices of the recordings in the corpus
     items: tuple[Item, ...]
     lengths: tuple[int, ...]  # frames of each recording
     rate: int  # frames per second
     #: The batch size. Streams without a recording stay empty, because another batch size would compile again.
     streams: int
+
+    def batches(self) -> Iterator[list[tuple[Item, int]]]:
+        """Yield the recordings that are computed together, with their lengths."""
+        members = list(zip(self.items, self.lengths, strict=True))
+        return (members[first : first + self.streams] for first in range(0, len(members), self.streams))
 
     @property
     def seconds(self) -> float:
@@ -217,14 +211,16 @@ class Units(Sequence[Unit]):
     """
 
     def __init__(self, corpus: Sequence[Item], lengths: np.ndarray, rate: int, batch: int):
-        self._corpus, self._lengths, self._rate, self._batch = corpus, lengths, rate, batch
+        self._corpus, self._lengths, self._rate = corpus, lengths, rate
         order = np.argsort(-lengths, kind="stable")
         self._order = order[lengths[order] >= 0]
         count = len(self._order)
         self._streams = batch if count > batch else min(batch, 1 << max(count - 1, 0).bit_length())
+        #: The number of recordings in a unit: a batch, or in a large corpus several batches.
+        self._size = batch * max(1, -(-count // (batch * MOST)))
 
     def __len__(self) -> int:
-        return -(-len(self._order) // self._batch)
+        return -(-len(self._order) // self._size)
 
     @overload
     def __getitem__(self, index: int) -> Unit: ...
@@ -234,9 +230,10 @@ class Units(Sequence[Unit]):
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
         number = range(len(self))[index]
-        members = self._order[number * self._batch : (number + 1) * self._batch].tolist()
+        members = self._order[number * self._size : (number + 1) * self._size].tolist()
         return Unit(
             number,
+            tuple(members),
             tuple(self._corpus[member] for member in members),
             tuple(self._lengths[members].tolist()),
             self._rate,

@@ -17,11 +17,12 @@ import numpy as np
 from jaxrnn._files.stores import Location, place
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.journal import Row, row_of
 from jaxrnn.evaluation.metrics import Metric, NoValueError, frame_rate, output_of
 from jaxrnn.evaluation.metrics.counts import Segments
+from jaxrnn.evaluation.parts import row_of
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
+from jaxrnn.evaluation.tables import Row
 
 
 class UnitMember:
@@ -180,6 +181,15 @@ class Judge:
                 notes = [self._notes.get(""), f"{note}; judged are the first {min(length, frames)}"]
                 self._notes[""] = "; ".join(dict.fromkeys(filter(None, notes)))
 
+    def _plain(self, metric: Metric, key: str, value: Any) -> Any:
+        """Return a number as float, NaN as None, and counts unchanged; note other values."""
+        if isinstance(value, int | float | np.number):
+            return None if math.isnan(value) else float(value)
+        if value is not None and (metric.pool is None or key != metric.pool.key):
+            self._notes[metric.name] = f"TypeError: {key} must be a number, not {type(value).__name__}"
+            return None
+        return value
+
     def row(self) -> Row:
         """Return values by column, None if missing, counts, and ``notes``, the reasons for missing values."""
         self._compare_lengths()
@@ -188,7 +198,7 @@ class Judge:
             values = self._guarded(metric, self._open[metric.name].result) if metric.name in self._open else None
             if not (metric.by_key and values):
                 row |= dict.fromkeys(column.name for column in metric.columns)
-            row |= {key: _plain(value) for key, value in (values or {}).items()}
+            row |= {key: self._plain(metric, key, value) for key, value in (values or {}).items()}
         # Each reason once, with its metrics in order.
         reasons: dict[str, list[str]] = {}
         for name in ["", *(metric.name for metric in self._metrics)]:
@@ -201,13 +211,6 @@ class Judge:
 def _array(parts: dict[str, np.ndarray], output: str) -> np.ndarray:
     """Return the array with the name of the output, or the first array."""
     return parts[output] if output in parts else next(iter(parts.values()))
-
-
-def _plain(value: Any) -> Any:
-    """Convert a number to plain JSON, and NaN to None; counts stay unchanged."""
-    if isinstance(value, int | float | np.number):
-        return None if math.isnan(value) else float(value)
-    return value
 
 
 def partial_of(folder: Location) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +19,21 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
-from jaxrnn.evaluation.journal import Row, UnitRows, write_whole
+from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
+from jaxrnn.evaluation.parts import scan_counts, write_whole
 from jaxrnn.evaluation.summary import check_slices, summary_of
-from jaxrnn.evaluation.tables import Columns, collected, load_polars, read_table, save, write_table
+from jaxrnn.evaluation.tables import (
+    BLOCK,
+    COLUMNS,
+    PLACE,
+    Row,
+    collected,
+    extra_columns,
+    load_polars,
+    read_table,
+    save,
+)
 from jaxrnn.steps.schemas import check, is_flag, is_size, is_text, or_none
 
 if TYPE_CHECKING:
@@ -69,7 +81,7 @@ class Results:
             column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list of slices,
             each with a ``label`` and the same entries, without curves.
         pools: the pool of each metric that counts, by name.
-        counted: rows with counts, in any order.
+        counted: the ids of recordings and their counts, in any order; None without counts.
         outputs: the folder of outputs; None if outputs were not kept.
     """
 
@@ -77,7 +89,7 @@ class Results:
     scan: polars.LazyFrame = field(repr=False)
     document: Mapping[str, Any] = field(repr=False)
     pools: Mapping[str, Pool] = field(default_factory=dict, repr=False)
-    counted: Iterable[Row] = field(default=(), repr=False)
+    counted: polars.LazyFrame | None = field(default=None, repr=False)
     outputs: Location | None = None
 
     @cached_property
@@ -92,8 +104,9 @@ class Results:
     @cached_property
     def rows(self) -> Sequence[Row]:
         """A row per recording in the order of ids, with the counts of metrics."""
-        keys = [pool.key for pool in self.pools.values()]
-        counts = {row["id"]: {key: row[key] for key in keys if key in row} for row in self.counted} if keys else {}
+        if self.counted is None:
+            return self.table.to_dicts()
+        counts = {row["id"]: row for row in collected(self.counted).to_dicts()}
         return [row | counts.get(row["id"], {}) for row in self.table.to_dicts()]
 
     @property
@@ -121,7 +134,8 @@ def document_columns(metric: Mapping[str, Any]) -> list[Column]:
 
 def results_of(
     name: str,
-    rows: Iterable[Row],
+    scan: polars.LazyFrame,
+    corpus: Sequence[Item],
     metrics: Sequence[Metric],
     *,
     slices: Sequence[str] = (),
@@ -129,23 +143,52 @@ def results_of(
     outputs: Location | None = None,
     path: Location | None = None,
 ) -> Results:
-    """Make results of rows, in any order; the rows are iterated several times.
+    """Make results of the rows of parts.
 
     With ``path``, the table is written there, and never in memory as a whole. ``facts`` leave out times, which differ
     from run to run.
     """
-    columns = Columns(rows, metrics)
-    if path is None:
-        scan = columns.frame(rows).lazy()
-    else:
-        write_table(path, rows, columns)
-        scan = read_table(path)
-    check_slices(slices, scan.collect_schema().names())
     pools = {metric.name: metric.pool for metric in metrics if metric.pool is not None}
-    described = [metric.facts | {"columns": [vars(column) for column in columns.of(metric)]} for metric in metrics]
+    columns = {metric.name: columns_in(scan, metric) for metric in metrics}
+    table = _joined(scan, corpus, metrics, [column.name for each in columns.values() for column in each])
+    if path is not None:
+        write_whole(path, lambda file: save(functools.partial(table.sink_parquet, row_group_size=BLOCK), file))
+        table = read_table(path)
+    check_slices(slices, table.collect_schema().names())
+    keys = [pool.key for pool in pools.values() if pool.key in scan.collect_schema()]
+    counted = scan.select("id", *keys) if keys else None
+    described = [metric.facts | {"columns": [vars(column) for column in columns[metric.name]]} for metric in metrics]
     document = {"format": FORMAT, "facts": dict(facts or {}), "metrics": described}
-    document |= summary_of(scan, rows, [column.name for column in columns.measured], pools, slices)
-    return Results(name, scan, _plain(document), pools, rows, outputs)
+    measured = [column["name"] for metric in described for column in metric["columns"]]
+    document |= summary_of(table, counted, measured, pools, slices)
+    return Results(name, table, _plain(document), pools, counted, outputs)
+
+
+def columns_in(scan: polars.LazyFrame, metric: Metric) -> tuple[Column, ...]:
+    """Return the columns of a metric: declared columns, or the columns that a function of the user has named."""
+    names = scan.collect_schema().names()
+    if not metric.by_key or (metric.name in names and collected(scan.select(metric.name).drop_nulls().head(1)).height):
+        return metric.columns
+    named = sorted(name for name in names if name.startswith(f"{metric.name}_"))
+    return tuple(dataclasses.replace(metric.columns[0], name=name) for name in named) or metric.columns
+
+
+def _joined(
+    scan: polars.LazyFrame, corpus: Sequence[Item], metrics: Sequence[Metric], measured: Sequence[str]
+) -> polars.LazyFrame:
+    """Return the table of results: common columns, further columns of the corpus, and columns of metrics."""
+    pl, extra = load_polars(), extra_columns(corpus)
+    scan = scan.with_columns(
+        **{name: pl.lit(None, pl.Float64) for name in measured if name not in scan.collect_schema()}
+    )
+    if extra.width:
+        scan = scan.join(extra.with_row_index(PLACE).cast({PLACE: pl.Int64}).lazy(), on=PLACE, how="left").sort(
+            "id", PLACE
+        )
+    hidden = {PLACE, *COLUMNS, *measured, *(metric.name for metric in metrics)}
+    hidden |= {metric.pool.key for metric in metrics if metric.pool is not None}
+    others = [name for name in scan.collect_schema().names() if name not in hidden and name not in extra.columns]
+    return scan.select(*COLUMNS, *extra.columns, *others, *measured)
 
 
 def _plain(value: Any) -> Any:
@@ -208,7 +251,7 @@ def read_results(folder: Location | str) -> Results:
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
     outputs = folder / OUTPUTS
-    counted = UnitRows(folder) if pools else ()
+    counted = scan_counts(folder, [pool.key for pool in pools.values()]) if pools else None
     return Results(folder.name, scan, document, pools, counted, outputs if outputs.is_dir() else None)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,8 @@ from scipy import stats
 
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Pool
-from jaxrnn.evaluation.tables import BLOCK, collected, load_polars, plain_text
+from jaxrnn.evaluation.tables import BLOCK, collected, load_polars
 
 if TYPE_CHECKING:
     import polars
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 def summary_of(
     scan: polars.LazyFrame,
-    rows: Iterable[Row],
+    counted: polars.LazyFrame | None,
     measured: Sequence[str],
     pools: Mapping[str, Pool],
     slices: Sequence[str],
 ) -> dict[str, Any]:
     """Return the parts of a `Results` document that summarise the rows.
 
-    ``rows`` are the rows of the table with the counts of metrics, in any order. Columns are read one at a time.
+    ``counted`` are the ids of recordings and their counts, in any order. Columns are read one at a time.
     """
     count = collected(scan.select("id")).height
     parts = [(None, None, np.arange(count))]
@@ -46,7 +46,7 @@ def summary_of(
         values = _column(scan, name).to_numpy()
         for summary, (*_, places) in zip(summaries, parts, strict=True):
             summary["summary"][name] = summarise(values[places])
-    corpora = [_corpora(scan, rows, pool, [places for *_, places in parts]) for pool in pools.values()]
+    corpora = [_corpora(scan, counted, pool, [places for *_, places in parts]) for pool in pools.values()]
     for number, summary in enumerate(summaries):
         summary["corpus"] = {name: corpus[number] for name, corpus in zip(pools, corpora, strict=True)}
     whole, *sliced = summaries
@@ -66,31 +66,12 @@ def _column(scan: polars.LazyFrame, name: str) -> polars.Series:
 
 
 def _corpora(
-    scan: polars.LazyFrame, rows: Iterable[Row], pool: Pool, parts: Sequence[np.ndarray]
+    scan: polars.LazyFrame, counted: polars.LazyFrame | None, pool: Pool, parts: Sequence[np.ndarray]
 ) -> list[dict[str, Any]]:
     """Return the values over all rows of each part; the first part, the whole corpus, also has a curve."""
-
-    def counts() -> Iterator[tuple[int, Any]]:
-        """Yield the row numbers and the counts of recordings with counts."""
-        counted = (row for row in rows if row.get(pool.key) is not None)
-        while block := list(itertools.islice(counted, BLOCK)):
-            places = ids.search_sorted(pl.Series([plain_text(row["id"]) for row in block])).to_list()
-            yield from zip(places, (row[pool.key] for row in block), strict=True)
-
-    pl, ids = load_polars(), _column(scan, "id")
-    is_counted = np.zeros(len(ids), bool)
-    for place, _ in counts():
-        is_counted[place] = True
-    sums, numbers = [], np.full((len(parts), len(ids)), -1, np.int32)
-    for number, part in enumerate(parts):
-        counted = part[is_counted[part]]
-        numbers[number, counted] = np.arange(len(counted))
-        sums.append(GroupSums(pool, len(counted)))
-    for place, each in counts():
-        for number in np.flatnonzero(numbers[:, place] >= 0):
-            sums[number].add(int(numbers[number, place]), each)
-    corpora: list[dict[str, Any]] = [{"values": pooled(pool, each.groups)} for each in sums]
-    corpora[0]["curve"] = {} if pool.curve is None else pool.curve(sums[0].groups.sum(0))
+    groups = group_sums(pool, counted, _column(scan, "id"), parts)
+    corpora: list[dict[str, Any]] = [{"values": pooled((pool, each))} for each in groups]
+    corpora[0]["curve"] = {} if pool.curve is None else pool.curve(groups[0].sum(0))
     return corpora
 
 
@@ -162,38 +143,72 @@ def check_slices(slices: Iterable[str], columns: Iterable[str]) -> None:
 #: The confidence of intervals, the number of draws, and the seed of the draws.
 CONFIDENCE, DRAWS, SEED = 0.95, 1000, 0
 
+#: Fewer recordings than `LEAST` have no interval; fewer than `SOME` have an interval of Student's t distribution.
+LEAST, SOME = 4, 10
+
+#: More values than this use the normal distribution for the interval of the mean.
+MANY = 10_000
+
+#: More than `ALONE` recordings are drawn in `GROUPS` groups of neighbours.
+ALONE, GROUPS = 2_000, 1_000
+
 #: Numbers in memory at once.
 _AT_ONCE = 4_000_000
 
-#: More values than this use the normal distribution for the interval of the mean.
-MANY = 100_000
+#: A function from indices of recordings ``int[..., n]`` to values over these recordings, ``float64[values, ...]``.
+Statistic = Callable[[np.ndarray], np.ndarray]
 
-#: More than `ALONE` recordings are drawn in `GROUPS` groups of neighbours.
-ALONE, GROUPS = 10_000, 1_000
+
+def intervals(statistic: Statistic, count: int, size: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return values over ``count`` recordings, and the ends of their confidence intervals, each ``float64[values]``.
+
+    From `SOME` recordings on, the ends are by bias-corrected and accelerated bootstrap (Efron, 1987). For fewer
+    recordings, the ends are by Student's t distribution and the jackknife's standard error (Tukey, 1958), which for a
+    mean is the textbook's. Below `LEAST` recordings, the ends are NaN. ``size`` is the memory of a statistic in numbers
+    for each draw.
+    """
+    everyone = np.arange(count)
+    values = statistic(everyone)
+    nothing = np.full(values.shape, math.nan)
+    if count < LEAST:
+        return values, nothing, nothing
+    if count < SOME:
+        left_out = statistic(np.stack([np.delete(everyone, place) for place in range(count)]))
+        half = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * np.sqrt((count - 1) * left_out.var(-1))
+        return values, values - half, values + half
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # values without spread, which follow below
+        found = stats.bootstrap(
+            (everyone,),
+            lambda indices, axis: statistic(indices),
+            n_resamples=DRAWS,
+            batch=max(1, _AT_ONCE // max(size, count)),
+            confidence_level=CONFIDENCE,
+            method="BCa",
+            vectorized=True,
+            rng=np.random.default_rng(SEED),
+        )
+    low, high = (np.array(end) for end in found.confidence_interval)
+    for place in np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high)):
+        # Equal draws have no acceleration, and undefined draws are left out.
+        draws = found.bootstrap_distribution[place]
+        known, rest = draws[np.isfinite(draws)], (1 - CONFIDENCE) / 2
+        low[place], high[place] = np.quantile(known, [rest, 1 - rest]) if len(known) else (math.nan, math.nan)
+    return values, low, high
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the confidence interval of the mean of finite values ``float64[n]``; NaN for fewer than two values.
+    """Return the confidence interval of the mean of finite values ``float64[n]``, as `intervals` does.
 
     Many values use the normal distribution, the limit of intervals by resampling.
     """
-    if len(values) < 2:
-        return math.nan, math.nan
     if len(values) > MANY:
         half = stats.norm.ppf((1 + CONFIDENCE) / 2) * values.std(ddof=1) / math.sqrt(len(values))
         return float(values.mean() - half), float(values.mean() + half)
-    if np.all(values == values[0]):
-        return float(values[0]), float(values[0])
-    interval = stats.bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=DRAWS,
-        batch=max(1, _AT_ONCE // len(values)),
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return float(interval.low), float(interval.high)
+    if not len(values):
+        return math.nan, math.nan
+    _, (low,), (high,) = intervals(lambda indices: values[indices].mean(-1)[None], len(values))
+    return float(low), float(high)
 
 
 def summarise(values: np.ndarray) -> dict[str, Any]:
@@ -218,53 +233,67 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
     }
 
 
-class GroupSums:
-    """Counts of recordings, added up in groups for resampling: a group per recording up to `ALONE` recordings.
+def group_sums(
+    pool: Pool, counted: polars.LazyFrame | None, ids: polars.Series, parts: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the counts of each part of a corpus, added up in groups for resampling: ``float64[groups, counts]``.
 
-    ``groups`` are ``float64[groups, counts]``.
+    Up to `ALONE` recordings are a group each. ``ids`` are sorted; ``parts`` are indices of ``ids``.
     """
+    is_counted = np.zeros(len(ids), bool)
+    for places, *_ in _counts(pool, counted, ids):
+        is_counted[places] = True
+    sums, numbers = [], np.full((len(parts), len(ids)), -1)
+    for number, part in enumerate(parts):
+        chosen = part[is_counted[part]]
+        count = len(chosen) if len(chosen) <= ALONE else GROUPS
+        numbers[number, chosen] = np.arange(len(chosen)) * count // max(1, len(chosen))
+        sums.append(np.zeros((count, pool.size)))
+    for places, sizes, at, values in _counts(pool, counted, ids):
+        for groups, group in zip(sums, np.repeat(numbers[:, places], sizes, axis=1), strict=True):
+            np.add.at(groups, (group[group >= 0], at[group >= 0]), values[group >= 0])
+    return sums
 
-    def __init__(self, pool: Pool, count: int):
-        self._count = count
-        self.groups = np.zeros((count if count <= ALONE else GROUPS, pool.size))
 
-    def add(self, place: int, counts: Mapping[str, Any]) -> None:
-        """Add the counts of a recording, by its index among the counted recordings."""
-        self.groups[place * len(self.groups) // self._count, counts["at"]] += counts["counts"]
+def _counts(
+    pool: Pool, counted: polars.LazyFrame | None, ids: polars.Series
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield, for blocks of recordings with counts: indices in ``ids``, numbers of counts, and indices and counts."""
+    if counted is None or pool.key not in counted.collect_schema():
+        return
+    pl = load_polars()
+    known = counted.select("id", pool.key).filter(pl.col("id").is_in(ids.implode()), pl.col(pool.key).is_not_null())
+    known = collected(known) if len(ids) <= BLOCK else known
+    start = 0
+    while (block := collected(known.lazy().slice(start, BLOCK))).height:
+        counts = block[pool.key].struct
+        at, values = (counts.field(name).explode().drop_nulls().to_numpy() for name in ("at", "counts"))
+        yield ids.search_sorted(block["id"]).to_numpy(), counts.field("at").list.len().to_numpy(), at, values
+        start += BLOCK
 
 
-def drawn(pool: Pool, groups: np.ndarray) -> dict[str, np.ndarray]:
-    """Return values of a corpus by column, ``float64[1 + draws]``: of all groups, then of each draw of groups.
+def pooled(*systems: tuple[Pool, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Return values of a corpus by column, each with ``value``, ``low`` and ``high``.
 
-    Equal numbers of groups get equal draws, so that differences of two systems are paired. Fewer than two groups get no
-    draws. ``groups`` are ``float64[groups, counts]``.
+    A system is a pool and its counts in groups, ``float64[groups, counts]``. For two systems with the same groups, the
+    values are those of the second system minus those of the first; both are drawn together.
     """
-    generator, count = np.random.default_rng(SEED), len(groups)
-    draws = [
-        np.bincount(generator.integers(count, size=count), minlength=count).astype(np.int32)
-        for _ in range(DRAWS if count > 1 else 0)
-    ]
-    weights = np.stack([np.ones(count, np.int32), *draws])
-    step = max(1, _AT_ONCE // max(pool.size, count))
-    # Sums of integers are exact in any order.
-    blocks = [pool.values(weights[first : first + step] @ groups) for first in range(0, len(weights), step)]
-    return {column: np.concatenate([values[column] for values in blocks]) for column in blocks[0]}
+    count = len(systems[0][1])
+    known = [pool.values(groups.sum(0)) for pool, groups in systems]
+    columns = [column for column in known[0] if all(column in values for values in known)]
 
+    def values(indices: np.ndarray) -> np.ndarray:
+        draws = indices.reshape(math.prod(indices.shape[:-1]), indices.shape[-1])
+        places = draws + count * np.arange(len(draws))[:, None]
+        weights = np.bincount(places.ravel(), minlength=count * len(draws)).reshape(len(draws), count)
+        # Sums of integers are exact in any order.
+        found = [pool.values(weights.astype(np.float64) @ groups) for pool, groups in systems]
+        stacked = [np.stack([each[column] for column in columns]).reshape(-1, *indices.shape[:-1]) for each in found]
+        return stacked[0] if len(stacked) == 1 else stacked[1] - stacked[0]
 
-def interval(draws: np.ndarray) -> tuple[float, float]:
-    """Return the confidence interval of drawn values, without undefined values; NaN if all are undefined."""
-    known = draws[np.isfinite(draws)]
-    if not len(known):
-        return math.nan, math.nan
-    rest = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(known, [rest, 1 - rest])
-    return float(low), float(high)
-
-
-def pooled(pool: Pool, groups: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return values of a corpus by column, each with ``value``, ``low`` and ``high``."""
-    estimates = {}
-    for column, values in drawn(pool, groups).items():
-        low, high = interval(values[1:])
-        estimates[column] = {"value": float(values[0]), "low": low, "high": high}
-    return estimates
+    estimates = zip(*intervals(values, count, max(pool.size for pool, _ in systems)), strict=True)
+    names = ("value", "low", "high")
+    return {
+        column: dict(zip(names, map(float, estimate), strict=True))
+        for column, estimate in zip(columns, estimates, strict=True)
+    }

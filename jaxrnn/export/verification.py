@@ -24,6 +24,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.state.find import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
+from jaxrnn.steps.compiled import Run, run
 from jaxrnn.steps.recordings import part, recording_specs, time_axis
 from jaxrnn.steps.specs import ArraySpec, taken
 from jaxrnn.steps.stepper import Stepper, whole_pulse
@@ -34,13 +35,11 @@ from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
 from jaxrnn.verification.running import (
     Check,
     Offline,
-    Ready,
     awkward_lengths,
     checks_agree,
+    compiled,
     given_recordings,
-    make_ready,
     offline_outputs,
-    run,
 )
 from jaxrnn.verification.sampling import (
     Sample,
@@ -168,10 +167,8 @@ def verify_export(
     failures: list[str] = []
     for open_peer in candidates(engine, optimized=True):
         try:
-            step_in_peer = _Opened(open_peer, step_file)
-            rest = None if flush_file is None else _Opened(open_peer, flush_file).flush
-            ready = Ready(spec, _first(step_file), step_in_peer.step, rest)
-            results = [_outputs_of(ready, recordings, length) for length in lengths]
+            in_engine = _InEngine(open_peer, step_file, flush_file)
+            results = [_outputs_of(run(in_engine, recordings, length, flushed=flushed), spec) for length in lengths]
         except PeerError as error:
             failures.append(str(error))
             continue
@@ -185,7 +182,7 @@ def verify_export(
                 f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
                 "with flush"
             )
-        return ExportReport(spec.label, step_in_peer.engine, tuple(failures), flushed, tuple(checks))
+        return ExportReport(spec.label, in_engine.engine, tuple(failures), flushed, tuple(checks))
     raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
 
 
@@ -212,26 +209,59 @@ def _total(spec: StepSpec) -> int:
     return total if spec.longest is None else min(total, spec.longest)
 
 
+class _Tolerance:
+    """The tolerance of the lowest precision that graphs compute in."""
+
+    def __init__(self, graphs: Sequence[ir.Graph]):
+        nodes = [node for graph in graphs for node in graph.all_nodes()]
+        types = {value.dtype for node in nodes for value in node.outputs}
+        floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
+        self._limits = max((tolerances(each, None, None) for each in floats), default=(None, None))
+        self._is_rough = any(node.op_type.startswith("DynamicQuantize") for node in nodes)
+        #: The size of a step of quantisation by the name of the output.
+        self.steps: dict[str, float] = {}
+
+    def compare(
+        self, name: str, value: Any, expected: Any, axis: int | None = None, arbiter: Arbiter | None = None
+    ) -> Comparison:
+        inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
+        if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
+            expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
+        atol, rtol = self._limits if inexact else (None, None)
+        found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
+        if not found.differs or found.max_abs is None:
+            return found
+        if name not in self.steps and not self._is_rough:
+            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
+            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
+        if self._is_rough:
+            return _rough(found, value, expected)
+        step = self.steps[name] if inexact else 1.0
+        again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
+        # A wrong file differs in many elements. Values between two integers are rare.
+        here, there = (np.asarray(each, np.float64) for each in (value, expected))
+        most = (atol or 0.0) * max(1.0, found.scale or 0.0)
+        few = np.mean(np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)) <= FEW
+        if again.differs or not few:
+            return found
+        return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
+
+
 class _Comparing:
-    """A comparison of outputs, at the tolerance of the lowest precision that the files compute in."""
+    """A comparison of the outputs and the state of files with known ones."""
 
     def __init__(self, files: Sequence[_ExportedFile]):
         spec = files[0].facts.spec
         self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
         self._flushed = len(files) > 1
-        types = {value.dtype for file in files for node in file.graph.all_nodes() for value in node.outputs}
-        floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
-        #: Absolute and relative tolerances of floats.
-        self._tolerances = max((tolerances(each, None, None) for each in floats), default=(None, None))
-        operators = {node.op_type for file in files for node in file.graph.all_nodes()}
-        self._is_rough = any(name.startswith("DynamicQuantize") for name in operators)
+        self._tolerance = _Tolerance([file.graph for file in files])
         self._parts = files[0].facts.parts
-        self._steps: dict[str, float] = {}
+        quantised = self._tolerance.steps
         for file in files:
             for name, step in _quantisation_steps(file).items():
                 parts = [f"state {part.name}" for part in self._parts.get(name.removeprefix("state "), ())]
                 for each in parts or [name]:
-                    self._steps[each] = max(step, self._steps.get(each, 0.0))
+                    quantised[each] = max(step, quantised.get(each, 0.0))
 
     def checks(
         self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None, arbiter: Arbiter | None
@@ -248,7 +278,7 @@ class _Comparing:
                     continue  # no frame leaves before the last whole pulse
                 if axis is not None:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
-            yield self._compare(name, value, expected, axis, arbiter)
+            yield self._tolerance.compare(name, value, expected, axis, arbiter)
         state = dict(found.state)
         for name, parts in self._parts.items():
             if name not in state or name in known.state:
@@ -256,36 +286,11 @@ class _Comparing:
             entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
             state |= entries.unpack({name: state.pop(name)})
         for name, expected in known.state.items():
-            result = self._compare(f"state {name}", state[name], expected, None)
+            result = self._tolerance.compare(f"state {name}", state[name], expected)
             if not result.differs and not np.size(expected):
                 # The shape is all that an entry without elements has.
                 result = dataclasses.replace(result, ok=True, compared=1, reason="without elements")
             yield result
-
-    def _compare(
-        self, name: str, value: Any, expected: Any, axis: int | None, arbiter: Arbiter | None = None
-    ) -> Comparison:
-        inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
-        if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
-            expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
-        atol, rtol = self._tolerances if inexact else (None, None)
-        found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
-        if not found.differs or found.max_abs is None:
-            return found
-        if name not in self._steps and not self._is_rough:
-            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
-            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
-        if self._is_rough:
-            return _rough(found, value, expected)
-        step = self._steps[name] if inexact else 1.0
-        again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
-        # A wrong file differs in many elements. Values between two integers are rare.
-        here, there = (np.asarray(each, np.float64) for each in (value, expected))
-        most = (atol or 0.0) * max(1.0, found.scale or 0.0)
-        few = np.mean(np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)) <= FEW
-        if again.differs or not few:
-            return found
-        return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
 
 
 def _quantisation_steps(file: _ExportedFile) -> dict[str, float]:
@@ -325,14 +330,7 @@ def compare_converted(
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
     graph = ir.load(after).graph
     types = {value.name: value.dtype.numpy() for value in graph.inputs if value.dtype is not None}
-    floats = [value.dtype for node in graph.all_nodes() for value in node.outputs]
-    atol, rtol = max(
-        tolerances(each.numpy(), None, None)
-        for each in (*floats, ir.DataType.FLOAT)
-        if each and each.is_floating_point()
-    )
-    is_rough = any(node.op_type.startswith("DynamicQuantize") for node in graph.all_nodes())
-    failures = []
+    tolerance, failures = _Tolerance([graph]), []
     for open_peer in candidates("auto", optimized=True):
         try:
             peer = open_peer(after)
@@ -341,14 +339,7 @@ def compare_converted(
         except PeerError as error:
             failures.append(str(error))
             continue
-        comparisons = []
-        for name, expected in known.items():
-            value = found[name]
-            if jnp.issubdtype(value.dtype, jnp.floating):
-                expected = expected.astype(value.dtype)
-            result = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True)
-            comparisons.append(_rough(result, value, expected) if is_rough and result.differs else result)
-        return peer.name, comparisons
+        return peer.name, [tolerance.compare(name, found[name], expected) for name, expected in known.items()]
     raise PeerError(f"{model.label}: no engine can run the files: {'; '.join(failures)}")
 
 
@@ -398,33 +389,46 @@ class _Opened:
     """A file in an engine, with arrays under the names of the stepper."""
 
     def __init__(self, open_peer: OpenPeer, file: _ExportedFile):
-        self._facts, self._peer = file.facts, open_peer(file.path)
-        self.engine = self._peer.name
+        self.facts, self.peer = file.facts, open_peer(file.path)
         inputs = map(spec_of, file.graph.inputs)
-        self._valid = {each.name: each.sizes for each in inputs if each.name == self._facts.valid}
+        self._valid = {each.name: each.sizes for each in inputs if each.name == self.facts.valid}
 
-    def step(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        results = self._results(state, inputs, 0)
-        outputs = {own: results[name] for own, name in self._facts.outputs.items()}
-        return outputs, {own: results[str(names.output)] for own, names in self._facts.state.items()}
+    def run(self, state: Arrays, inputs: Arrays, valid: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the outputs under the names of the stepper, and all results under the names of the file."""
+        feeds = {names.input: np.asarray(state[own]) for own, names in self.facts.state.items()}
+        feeds |= {name: np.asarray(inputs[own]) for own, name in self.facts.inputs.items()}
+        results = self.peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
+        return {own: results[name] for own, name in self.facts.outputs.items()}, results
 
-    def flush(self, state: Arrays, tail: Arrays, valid: int) -> dict[str, np.ndarray]:
-        """Return the existing frames of each output."""
-        spec, facts = self._facts.spec, self._facts
+
+class _InEngine:
+    """The files of a step and of the flush in an engine, as `jaxrnn.steps.compiled.Steps`."""
+
+    def __init__(self, open_peer: OpenPeer, step: _ExportedFile, flush: _ExportedFile | None):
+        self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
+        self._flush = None if flush is None else _Opened(open_peer, flush)
+        self.engine = self._step.peer.name
+
+    def begin(self) -> dict[str, np.ndarray]:
+        return self._first
+
+    def entries(self, state: Arrays) -> Arrays:
+        return self.spec.entries(state)
+
+    def __call__(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        outputs, results = self._step.run(state, inputs, 0)
+        return outputs, {own: results[str(names.output)] for own, names in self._step.facts.state.items()}
+
+    def rest(self, state: Arrays, tail: Arrays | None, valid: int | None) -> dict[str, np.ndarray]:
+        assert self._flush is not None
+        facts = self._flush.facts
         # NaN in the padding reveals any use of frames that do not exist.
-        padded, _ = whole_pulse(spec, tail, valid, convert=taken, fill=np.nan)
-        results = self._results(state, padded or {}, valid)
-        axes = {each.name: each.time_axis for each in spec.outputs}
-        outputs = {own: results[name] for own, name in facts.outputs.items()}
+        padded, existing = whole_pulse(facts.spec, tail, valid, convert=taken, fill=np.nan)
+        outputs, results = self._flush.run(state, padded or {}, existing)
+        axes = {each.name: each.time_axis for each in facts.spec.outputs}
         for own, name in facts.counts.items():
             outputs[own] = outputs[own][(slice(None),) * (axes[own] or 0) + (slice(int(results[name].max())),)]
         return outputs
-
-    def _results(self, state: Arrays, inputs: Arrays, valid: int) -> dict[str, np.ndarray]:
-        facts = self._facts
-        feeds = {names.input: np.asarray(state[own]) for own, names in facts.state.items()}
-        feeds |= {name: np.asarray(inputs[own]) for own, name in facts.inputs.items()}
-        return self._peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
 
 
 @dataclass(frozen=True)
@@ -444,10 +448,8 @@ class _Outputs:
         return {name: value for name, value in {**self.outputs, **self.state}.items() if value is not None}
 
 
-def _outputs_of(ready: Ready, recordings: Arrays, frames: int) -> _Outputs:
-    """Run a stepper on the first frames of a recording."""
-    ran = run(ready, recordings, frames)
-    return _Outputs(ran.outputs, {} if ready.spec.streams else ran.state)
+def _outputs_of(ran: Run, spec: StepSpec) -> _Outputs:
+    return _Outputs(ran.outputs, {} if spec.streams else ran.state)
 
 
 class _JaxReference:
@@ -460,22 +462,22 @@ class _JaxReference:
         self._offline = offline
         lead = _lead(stepper.spec, facts)
         self._batch = facts.batch if lead else None
-        ready = make_ready(stepper, params, {}, _sizes(stepper.spec, facts, lead))
-        self._ready = dataclasses.replace(
-            ready, spec=_in_time(ready.spec, facts.spec, lead), flush=ready.flush if flushed else None
-        )
+        self._step = compiled(stepper, params, {}, _sizes(stepper.spec, facts, lead))
+        self._spec, self._flushed = _in_time(self._step.spec, facts.spec, lead), flushed
         #: The batch axis of a recording, after the axis of stacked frames.
         self._axis = 0 if facts.spec.streams else 1
 
     def step(self, recordings: Arrays, frames: int) -> _Outputs:
-        rows = [_outputs_of(self._ready, row, frames) for row in self._rows(recordings)]
+        options = {"spec": self._spec, "flushed": self._flushed}
+        ran = [run(self._step, row, frames, **options) for row in self._rows(recordings)]
+        rows = [_outputs_of(each, self._spec) for each in ran]
         state = self._joined([row.state for row in rows], 0)
         return _Outputs(self._joined([row.outputs for row in rows], self._axis), state)
 
     def whole(self, recordings: Arrays, frames: int) -> _Outputs | None:
         if self._offline is None:
             return None
-        rows = [offline_outputs(self._offline, self._ready.spec, row, frames) for row in self._rows(recordings)]
+        rows = [offline_outputs(self._offline, self._spec, row, frames) for row in self._rows(recordings)]
         if (problem := rows[0][1]) is not None:
             return _Outputs({}, problem=problem)
         return _Outputs(self._joined([outputs for outputs, _ in rows], self._axis))
@@ -485,13 +487,13 @@ class _JaxReference:
         if self._batch is not None or not isinstance(self._offline, Whole):
             return None
         (row,) = self._rows(recordings)
-        return self._offline.arbiter(part(self._ready.spec, row, 0, frames))
+        return self._offline.arbiter(part(self._spec, row, 0, frames))
 
     def _rows(self, recordings: Arrays) -> list[dict[str, np.ndarray]]:
         """Return a recording for each stream in the stepper's layout."""
         indices = [None] if self._batch is None else range(self._batch)
         return [
-            {each.name: self._row(each, recordings[each.name], index) for each in self._ready.spec.inputs}
+            {each.name: self._row(each, recordings[each.name], index) for each in self._spec.inputs}
             for index in indices
         ]
 

@@ -156,7 +156,9 @@ class _Planner:
                 candidates.remove(cell.output)
                 self.cells.append(cell)
                 self.body.learn([cell.output])
-                parts.append(RecognisedCell.of(cell, self.body.is_fixed))
+                equation = self.body.equation_of(cell.output)
+                scope = "" if equation is None else str(equation.source_info.name_stack)
+                parts.append(RecognisedCell.of(cell, self.body.is_fixed, scope))
                 continue
             open_carries = self._open()
             if not open_carries:

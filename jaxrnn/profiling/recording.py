@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from jaxrnn._files.messages import first_line
+from jaxrnn._jax.context import own_names
 from jaxrnn.errors import InputError
 from jaxrnn.profiling.peaks import Peaks, measure_peaks, time_calls
 from jaxrnn.profiling.results import Profile, Region
@@ -57,7 +58,8 @@ def profile(
     """
     name = label or getattr(function, "__name__", None) or type(function).__name__
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
-    compiled = jitted.lower(*arguments).compile()
+    with own_names():
+        compiled = jitted.lower(*arguments).compile()
 
     def call() -> Any:
         return compiled(*arguments)
@@ -85,8 +87,9 @@ def profile(
             "profiler slows loops down, or regions ran in parallel): the times of the regions are divided by this "
             "factor, and include the gaps between regions"
         )
-    if regions and all(not region.nodes for region in regions):
-        notes.append("no region could be traced to a node: the compiled program contains no scopes")
+    if unnamed := sum(region.seconds for region in regions if not region.nodes):
+        share, compiler = f"{unnamed / in_regions:.1%}", "the compiler dropped the scopes of their operations"
+        notes.append(f"{share} of the time in regions belongs to no node, in the row (none): {compiler}")
     scale = min(1.0, seconds / in_regions) if in_regions else 1.0
     analysis = compiled.cost_analysis() or {}  # some backends have no cost analysis
     return Profile(

@@ -23,9 +23,8 @@ Arrays = Mapping[str, Any]
 
 
 class _Loaded(NamedTuple):
-    """The compiled functions of a pool with the parameters as given, and the first state if no input determines it."""
+    """The compiled functions of a pool, and the first state if no input determines it."""
 
-    params: Any
     stream: Bound
     fresh: State | None
     functions: Mapping[str, Callable[..., Any]]
@@ -114,7 +113,7 @@ class StreamPool:
             or jax.jit(function, donate_argnums=0 if name in DONATING else ())
             for name, function in slot_functions(stream.step).items()
         }
-        return _Loaded(params, stream, None if stream.spec.constants else first, functions)
+        return _Loaded(stream, None if stream.spec.constants else first, functions)
 
     def __repr__(self) -> str:
         streams = self._live.value
@@ -123,7 +122,7 @@ class StreamPool:
     def __getstate__(self) -> dict[str, Any]:
         check_process()
         streams = self._live.value
-        arguments = {"stepper": self._stepper, "params": streams.loaded.params, "capacity": self.capacity}
+        arguments = {"stepper": self._stepper, "params": streams.loaded.stream.given, "capacity": self.capacity}
         kept = {name: entry._replace(frames=dict(entry.frames)) for name, entry in streams.open.items()}
         streams = streams._replace(loaded=None, open=kept, frames=copy.deepcopy(streams.frames))
         return on_host({"arguments": arguments, "streams": tuple(streams)})

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrnn._files.messages import describe
-from jaxrnn._jax.context import (
-    check_process,
-    default_device,
-    exact_types,
-    in_calling_thread,
-    on_device,
-    on_host,
-    own_transfers,
-    unmapped,
-)
+from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, own_transfers
 from jaxrnn.errors import InputError, StateError
+from jaxrnn.steps.compiled import CompiledStep
 from jaxrnn.steps.specs import ArraySpec, bind, taken
 from jaxrnn.steps.stepper import Bound, State, Stepper
-from jaxrnn.steps.stepspec import Layout
 
 Arrays = Mapping[str, Any]
-Vectors = tuple[Any, ...]
-Step = Callable[[Any, Arrays], tuple[dict[str, Any], Any]]
 
 _UNCHANGED = contextlib.nullcontext()
 
@@ -70,15 +56,6 @@ class Live:
             raise
 
 
-class _Loaded(NamedTuple):
-    """A compiled step with the parameters as given, and the state before the first frame."""
-
-    params: Any
-    stream: Bound
-    start: State
-    step: Any  # a JoinedStep or a ReadyStep, which represent the state differently
-
-
 class Runner:
     """A live stream with NumPy inputs and outputs. A runner owns the state and is not a pure function.
 
@@ -113,24 +90,18 @@ class Runner:
         check_process()
         self._stepper, self._constants = stepper, constants
         loaded = self._load(params)
-        self._inputs = loaded.stream.spec.inputs
+        self._inputs = loaded.spec.inputs
         self._dtypes = {spec.name: spec.dtype for spec in self._inputs}
         # 64-bit types need a context, and entering a context takes time.
-        self._wide = any(each.is_wide for each in (*self._inputs, *loaded.stream.spec.state))
+        self._wide = any(each.is_wide for each in (*self._inputs, *loaded.spec.state))
         with exact_types():
-            self._live = Live((loaded, loaded.step.pack(loaded.start)))
+            self._live = Live((loaded, loaded.begin()))
 
-    def _load(self, params: Any) -> _Loaded:
-        stream = Bound(self._stepper, params)
-        start = stream.start(self._constants)
-        device = in_calling_thread(default_device())
-        ready = stream.ready("step", device)
-        if ready is None:
-            return _Loaded(params, stream, start, JoinedStep(stream.step, start, device))
-        return _Loaded(params, stream, start, ReadyStep(ready, stream.spec.bind, device))
+    def _load(self, params: Any) -> CompiledStep:
+        return CompiledStep(Bound(self._stepper, params), self._constants)
 
     def __repr__(self) -> str:
-        return f"Runner({self._live.value[0].stream.spec.summary})"
+        return f"Runner({self._live.value[0].spec.summary})"
 
     def __copy__(self) -> Runner:
         result = object.__new__(Runner)
@@ -144,14 +115,14 @@ class Runner:
     def __getstate__(self) -> dict[str, Any]:
         check_process()
         loaded, state = self._live.value
-        arguments = {"stepper": self._stepper, "params": loaded.params, "constants": self._constants}
-        return {"arguments": on_host(arguments), "state": loaded.step.unpack(state)}
+        arguments = {"stepper": self._stepper, "params": loaded.bound.given, "constants": self._constants}
+        return {"arguments": on_host(arguments), "state": loaded.unpack(state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**on_device(state["arguments"]))
         loaded, _ = self._live.value
         with exact_types():
-            self._live = Live((loaded, loaded.step.pack(state["state"])))
+            self._live = Live((loaded, loaded.pack(state["state"])))
 
     @property
     def params(self) -> Any:
@@ -160,18 +131,18 @@ class Runner:
         New parameters are checked, and apply from the next step on, which compiles; the state does not change. After a
         reset, the state is the first state for the new parameters.
         """
-        return self._live.value[0].stream.params
+        return self._live.value[0].bound.params
 
     @params.setter
     def params(self, params: Any) -> None:
         check_process()
         new = self._load(params)
 
-        def replaced(now: tuple[_Loaded, Any]) -> tuple[None, Any]:
+        def replaced(now: tuple[CompiledStep, Any]) -> tuple[None, Any]:
             loaded, state = now
             check_same_state(loaded.start, new.start)
             with exact_types():
-                return None, (new, new.step.pack(loaded.step.unpack(state)))
+                return None, (new, new.pack(loaded.unpack(state)))
 
         return self._live.change(replaced)
 
@@ -201,18 +172,18 @@ class Runner:
                 break
         return self._live.change(self._stepped, inputs)
 
-    def _stepped(self, now: tuple[_Loaded, Any], inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+    def _stepped(self, now: tuple[CompiledStep, Any], inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
         loaded, state = now
         # A context such as `exact_types` takes as long as a step of a small network: enter contexts only if needed.
         if not self._wide:
             try:
-                outputs, after = loaded.step(state, inputs)
+                outputs, after = loaded(state, inputs)
                 return outputs, (loaded, after)
             except jax.errors.JaxRuntimeError as error:
                 if "transfer" not in str(error):
                     raise
         with own_transfers(), jax.enable_x64(True) if self._wide else _UNCHANGED:
-            outputs, after = loaded.step(state, inputs)
+            outputs, after = loaded(state, inputs)
             return outputs, (loaded, after)
 
     def flush(self, tail: Arrays | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
@@ -230,10 +201,10 @@ class Runner:
                 this length; the stream then stays as it was.
         """
 
-        def flushed(now: tuple[_Loaded, Any]) -> tuple[dict[str, np.ndarray], Any]:
+        def flushed(now: tuple[CompiledStep, Any]) -> tuple[dict[str, np.ndarray], Any]:
             loaded, state = now
             with exact_types():
-                return loaded.stream.rest(loaded.step.unpack(state), tail, valid), _begun(loaded)
+                return loaded.rest(state, tail, valid), _begun(loaded)
 
         return self._live.change(flushed)
 
@@ -243,13 +214,12 @@ class Runner:
         check_process()
         loaded, state = self._live.value
         with exact_types():
-            entries = loaded.stream.spec.entries(loaded.step.unpack(state))
-            return {name: jax.device_put(array) for name, array in entries.items()}
+            return {name: jax.device_put(array) for name, array in loaded.entries(state).items()}
 
 
-def _begun(loaded: _Loaded) -> tuple[_Loaded, Any]:
+def _begun(loaded: CompiledStep) -> tuple[CompiledStep, Any]:
     with exact_types():
-        return loaded, loaded.step.pack(loaded.start)
+        return loaded, loaded.begin()
 
 
 def check_same_state(before: State, after: State) -> None:
@@ -274,107 +244,3 @@ def host_arrays(specs: Sequence[ArraySpec], inputs: Arrays) -> dict[str, np.ndar
             "a Runner or StreamPool takes arrays, and got a value that JAX traces, as inside of jax.jit or jax.vmap: "
             "call stepper.step(params, state, inputs) there"
         ) from error
-
-
-class ReadyStep:
-    """A step in machine code for a device, with dicts of arrays.
-
-    ``check`` raises an `InputError` for inputs that do not fit the step.
-    """
-
-    def __init__(self, step: Step, check: Callable[[Arrays], Any], device: Any):
-        self._step, self._check, self._device = step, check, device
-
-    def pack(self, state: Arrays) -> dict[str, Any]:
-        """Return the state as a dict of arrays on the device."""
-        return {name: jax.device_put(np.array(array), self._device) for name, array in state.items()}
-
-    def unpack(self, packed: Arrays) -> dict[str, Any]:
-        """Return the state as host arrays."""
-        return {name: np.asarray(array) for name, array in packed.items()}
-
-    def __call__(self, packed: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the outputs as read-only host arrays, and the state after the step."""
-        try:
-            outputs, after = self._step(packed, inputs)
-        except (TypeError, ValueError):
-            self._check(inputs)
-            raise
-        return {name: np.asarray(value) for name, value in outputs.items()}, after
-
-
-#: Arrays with at least this number of bytes are not joined.
-LARGE = 1 << 15
-
-
-def _layout(arrays: Arrays) -> Layout:
-    """Return the layout of arrays as one vector for each dtype; large arrays stay separate.
-
-    XLA writes a joined vector in a single loop that chooses the array for each element, and computes the element
-    there: for the caches of GTCRN (66 KiB) the loop took a quarter of a step.
-    """
-    sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in arrays.items()}
-    vectors = {name: f"{name}!" if sizes[name] >= LARGE else str(each.dtype) for name, each in arrays.items()}
-    return Layout(arrays, vectors=vectors)
-
-
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class _Places:
-    """The place of each output: name, number of the vector, first and last element, and shape.
-
-    The elements are None for an output that is not joined. The places are a static part of the result of a trace.
-    """
-
-    entries: tuple[tuple[str, int, tuple[int, int] | None, tuple[int, ...]], ...]
-
-
-class JoinedStep:
-    """A step compiled for a device, with one vector for each dtype of the state and of the outputs.
-
-    Passing many small arrays to JAX takes longer than a step of a small network, and JAX accepts tuples fastest. Large
-    arrays are not joined. The only output of a dtype keeps its shape, because NumPy takes half a microsecond for a
-    view.
-    """
-
-    def __init__(self, step: Step, state: Arrays, device: Any):
-        self._layout, self._device = _layout(state), device
-
-        def joined(vectors: Vectors, inputs: Arrays) -> tuple[Vectors, _Places, Vectors]:
-            with unmapped():
-                outputs, new = step(self._entries(vectors), inputs)
-            layout = _layout(outputs)
-            results, places = layout.pack(outputs), []
-            entries = Counter(place.vector for place in layout.places.values())
-            for name, place in layout.places.items():
-                part: tuple[int, int] | None = (place.start, place.start + place.size)
-                if entries[place.vector] == 1:
-                    results[place.vector], part = outputs[name], None
-                places.append((name, list(results).index(place.vector), part, place.shape))
-            return tuple(results.values()), _Places(tuple(places)), tuple(self._layout.pack(new).values())
-
-        # A step without a state would run on JAX's default device.
-        self._step = jax.jit(joined, out_shardings=jax.sharding.SingleDeviceSharding(device))
-
-    def pack(self, state: Arrays) -> Vectors:
-        """Return the vectors of a state."""
-        # On the host, because JAX would compile a program for each shape. Copied, because JAX uses the memory of NumPy.
-        vectors = self._layout.pack({name: np.asarray(array) for name, array in state.items()})
-        return tuple(jax.device_put(np.array(vector), self._device) for vector in vectors.values())
-
-    def unpack(self, packed: Vectors) -> dict[str, Any]:
-        """Return the state as host arrays."""
-        return self._entries(tuple(map(np.asarray, packed)))
-
-    def __call__(self, packed: Vectors, inputs: Arrays) -> tuple[dict[str, np.ndarray], Vectors]:
-        """Return the outputs as read-only host arrays, and the state after the step."""
-        vectors, places, after = self._step(packed, inputs)
-        arrays = [np.asarray(vector) for vector in vectors]
-        outputs = {
-            name: arrays[number] if part is None else arrays[number][part[0] : part[1]].reshape(shape)
-            for name, number, part, shape in places.entries
-        }
-        return outputs, after
-
-    def _entries(self, vectors: Vectors) -> dict[str, Any]:
-        return self._layout.unpack(dict(zip(self._layout.vectors, vectors, strict=True)))

@@ -250,6 +250,8 @@ class Bound:
                 f"{type(stepper).__name__}, which has no {', '.join(missing)}"
             )
         self.stepper, self.dims = stepper, dict(dims or {})
+        #: The parameters as given, which are None for the parameters of the stepper.
+        self.given = params
         self.params = _member(stepper, "params") if params is None else params
         spec = stepper.spec
         if self.params is None and spec.needs_params:
@@ -264,7 +266,7 @@ class Bound:
     def with_params(self, params: Any) -> Bound:
         """Return the step with other parameters, such as traced parameters."""
         other = copy.copy(self)
-        other.params = params
+        other.params = other.given = params
         vars(other).pop("_flush", None)
         return other
 

@@ -223,7 +223,7 @@ _CALLS = {
     "jnp.flip": "run forwards in time",
     "jnp.convolve": "call jaxrnn.convolve, which takes the same arguments",
     "jnp.correlate": "call jaxrnn.correlate, which takes the same arguments",
-    "lax.map": "leave out batch_size=, which bounds memory; a stream computes one pulse at a time",
+    "lax.map": "leave out batch_size= (a stream computes one pulse at a time)",
     "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
     "jnp.linspace": "count frames with jnp.arange(x.shape[0]) and divide by a fixed number",
     "jnp.tile": "repeat along another axis, or each frame with jnp.repeat",
@@ -275,11 +275,13 @@ def hint_for_call(calls: str | None) -> str | None:
     return None if calls is None else _CALLS.get(calls)
 
 
-def hint_for_equation(primitive: str, location: Location) -> str | None:
-    """Return a hint for an equation that cannot be streamed, or None to use the hint of the rule."""
+def hint_for_equation(primitive: str, location: Location, hint: str) -> str:
+    """Return the hint for an equation that cannot be streamed; `hint` is the hint of its rule."""
+    if location.calls == "lax.map":  # its argument is one of several causes
+        return f"{hint}, and {_CALLS[location.calls]}"
     if (location.calls, primitive) == ("jnp.pad", "pad"):  # the advice about jnp.pad concerns modes
-        return None
-    return hint_for_call(location.calls) or _PRIMITIVES.get(primitive)
+        return hint
+    return hint_for_call(location.calls) or _PRIMITIVES.get(primitive) or hint
 
 
 def in_words_of_file(hint: str) -> str:

@@ -69,7 +69,9 @@ def _counted(equation: JaxprEqn, forms: Mapping[Var, Form]) -> Function | None:
     start = equation.invars[first + second :]
     ends = list(zip(body.jaxpr.invars[second:], body.jaxpr.outvars, strict=True))
     kept = [before is after for before, after in ends]
-    number, end = _test(tests.jaxpr) or (None, None)
+    if (test := _test(tests.jaxpr)) is None:
+        return None
+    number, end = test
     if number not in tests.jaxpr.invars[first:]:
         return None
     counter = tests.jaxpr.invars.index(number) - first
@@ -188,13 +190,16 @@ def _written(equation: JaxprEqn) -> Function | None:
     body, parts = equation.params["jaxpr"], Scan.of(equation)
     jaxpr = body.jaxpr
     _, carry, slices = parts.split(jaxpr.invars)
-    ends = zip(carry, jaxpr.outvars[: parts.carry], strict=True)
-    writes = [(place, write) for place, each in enumerate(ends) if (write := _only_write(jaxpr, *each)) is not None]
     # Where all iterations write the same element, the last iteration wins.
     moving = dependents(jaxpr.eqns, slices) - dependents(jaxpr.eqns, carry)
-    place, write = next(((place, write) for place, write in writes if write.index in moving), (0, None))
-    if write is None:
+    writes: list[tuple[int, _Write]] = []
+    for place, ends in enumerate(zip(carry, jaxpr.outvars[: parts.carry], strict=True)):
+        write = _only_write(jaxpr, *ends)
+        if write is not None and write.number in moving:
+            writes.append((place, write))
+    if not writes:
         return None
+    place, write = writes[0]
     rest = [each for each in jaxpr.eqns if each is not write.equation]
     outvars = [atom for index, atom in enumerate(jaxpr.outvars) if index != place]
 
@@ -208,7 +213,7 @@ def _written(equation: JaxprEqn) -> Function | None:
             environment = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
             run(rest, environment)
             results = [read(atom, environment) for atom in outvars]
-            written = read(write.index, environment), read(write.frame, environment)
+            written = read(write.number, environment), read(write.frame, environment)
             return results[: parts.carry - 1], (results[parts.carry - 1 :], written)
 
         last, (outputs, (numbers, written)) = _scan(equation, step, start, frames)
@@ -222,7 +227,7 @@ class _Write(NamedTuple):
     """An equation that writes a frame into an array, and the function that writes the frames of all iterations."""
 
     equation: JaxprEqn
-    index: Atom
+    number: Atom
     frame: Atom
     apply: Callable[[Any, Any, Any], Any]
 

@@ -424,8 +424,10 @@ class Pass:
         where = "the model " if is_of_file() else "the function "
         if self.path:
             where = f"{describe_equation(self.path)} "
-            known = hint_for_equation(self.path[-1].primitive.name, location_of_equation(self.path))
-            hint = hint_for_node(self.path) or in_words_of_file(hint) if is_of_file() else known or hint
+            if is_of_file():
+                hint = hint_for_node(self.path) or in_words_of_file(hint)
+            else:
+                hint = hint_for_equation(self.path[-1].primitive.name, location_of_equation(self.path), hint)
         error = kind(f"{where}cannot be streamed: {why}; {f'{first}, or ' if first else ''}{hint}")
         error.located = True
         return error

@@ -235,7 +235,7 @@ def forms_of(jaxpr: Any) -> dict[Var, Form]:
 
 def number_of(atom: Atom, forms: Mapping[Var, Form]) -> Any:
     """Return the number or symbolic size that all integers equal, or None if it is not known."""
-    kind, value = _form_of(atom, forms) or ("", None)
+    kind, value = _form_of(atom, forms) or ("", 0)
     if kind != _NUMBER or type_of(atom).kind not in "iu":
         return None
     return value if jax.export.is_symbolic_dim(value) else int(value)

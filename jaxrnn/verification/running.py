@@ -1,19 +1,18 @@
-"""Timed runs of steppers over recordings, and comparisons with functions of whole recordings."""
+"""Comparisons of steppers over recordings with functions of whole recordings."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part, recording_specs
+from jaxrnn.steps.compiled import CompiledStep, run
+from jaxrnn.steps.recordings import part, recording_specs
 from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import StepSpec
@@ -24,89 +23,14 @@ from jaxrnn.verification.sampling import restore_types
 Arrays = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A stepper as functions of NumPy arrays, compiled and called once."""
-
-    #: The spec without open dimensions.
-    spec: StepSpec
-    #: The state before the first frame.
-    start: Any
-    #: ``(state, inputs) -> (outputs, state)``.
-    step: Callable[[Any, Arrays], Any]
-    #: ``(state, tail, valid) -> outputs`` of existing frames; None if the frames in the delay are dropped.
-    flush: Callable[[Any, Arrays, int], Mapping[str, np.ndarray]] | None
-    #: Time to pack and compile.
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of a run over recordings."""
-
-    #: Steps are stacked along a first axis; outputs of a stream have all frames of the recording, without the delay.
-    outputs: dict[str, np.ndarray]
-    #: The state after the last step.
-    state: dict[str, np.ndarray]
-    #: ``float64[steps]``, from NumPy inputs to NumPy outputs of each step.
-    seconds: np.ndarray
-    #: None if no flush ran.
-    flush_seconds: float | None
-
-
-def make_ready(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[str, int]) -> Ready:
+def compiled(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[str, int]) -> CompiledStep:
     """Pack the parameters, compile step and flush with the packed parameters as constants, and call both once.
 
     The recordings supply inputs that are constant in time; `dims` sizes the open dimensions.
     """
-    began = time.perf_counter()
     bound = Bound(stepper, params, dims=dims).packed()
-    spec = bound.spec
     with exact_types():
-        start = bound.start({name: recordings[name] for name in spec.constants} or None)
-        one = {each.name: np.zeros(each.sizes, each.dtype) for each in spec.inputs}
-        step = jax.jit(bound.step).lower(start, one).compile()
-        # The first call is slow, so it is not timed.
-        jax.block_until_ready(step(start, one))
-        bound.warm_up_flush(start, one)
-    return Ready(spec, start, step, bound.rest, time.perf_counter() - began)
-
-
-def run(ready: Ready, recordings: Arrays, total: int, indices: Iterable[int] | None = None) -> Run:
-    """Run over the first `total` frames of recordings, carry the state, and time each step.
-
-    Frames that do not fill a pulse go through the flush, or are dropped without a flush. `indices` replaces the range
-    of the step numbers, for example by a progress bar over the range.
-    """
-    spec = ready.spec
-    count, rest = divmod(total, spec.pulse)
-    seconds, pieces, state = [], [], ready.start
-    last, flush_seconds = {}, None
-    with exact_types():
-        for index in range(count) if indices is None else indices:
-            inputs = _contiguous(one_step(spec, recordings, index))
-            began = time.perf_counter()
-            results, state = ready.step(state, inputs)
-            outputs = {name: np.asarray(value) for name, value in results.items()}
-            seconds.append(time.perf_counter() - began)
-            pieces.append(outputs)
-        if spec.streams and ready.flush is not None:
-            tail = _contiguous(part(spec, recordings, total - rest, total))
-            began = time.perf_counter()
-            last = ready.flush(state, tail, rest)
-            flush_seconds = time.perf_counter() - began
-        entries = {name: np.asarray(value) for name, value in spec.entries(state).items()}
-    joined = {}
-    for output in spec.outputs:
-        # Frames of a stream without the delay, or the stacked outputs of steps.
-        of_output = [piece[output.name] for piece in pieces if output.name in piece]
-        body = concatenated(spec, output, np.stack(of_output)) if of_output else None
-        joined[output.name] = joined_output(output, body, last.get(output.name))
-    return Run(joined, entries, np.array(seconds), flush_seconds)
-
-
-def _contiguous(arrays: Arrays) -> dict[str, np.ndarray]:
-    return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
+        return CompiledStep(bound, {name: recordings[name] for name in bound.spec.constants} or None).warm_up()
 
 
 #: The reference of a comparison: the function of whole recordings.
@@ -163,16 +87,16 @@ def checks_agree(checks: Iterable[Check]) -> bool:
     return bool(by_reference) and all(map(agree, by_reference.values()))
 
 
-def check_lengths(offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays) -> list[Check]:
+def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays) -> list[Check]:
     """Compare a stream with the offline function, on `total` frames and on short lengths near multiples of the pulse.
 
     `outputs` are the outputs of the stream for `total` frames.
     """
-    whole = _check(offline, ready, recordings, total, outputs)
+    whole = _check(offline, step, recordings, total, outputs)
     if whole.problem is not None:
         raise InputError(f"nothing to compare with: {whole.problem}")
-    lengths = awkward_lengths(ready.spec, total)
-    return [whole, *(_check(offline, ready, recordings, length) for length in lengths)]
+    lengths = awkward_lengths(step.spec, total)
+    return [whole, *(_check(offline, step, recordings, length) for length in lengths)]
 
 
 def awkward_lengths(spec: StepSpec, total: int) -> list[int]:
@@ -193,14 +117,16 @@ def offline_outputs(
     return {name: np.asarray(value) for name, value in results.items()}, None
 
 
-def _check(offline: Offline, ready: Ready, recordings: Arrays, total: int, outputs: Arrays | None = None) -> Check:
+def _check(
+    offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays | None = None
+) -> Check:
     """Compare a stream with the offline function on the first `total` frames."""
-    expected, problem = offline_outputs(offline, ready.spec, recordings, total)
+    expected, problem = offline_outputs(offline, step.spec, recordings, total)
     if problem is not None:
         return Check(total, (), problem)
-    streamed = run(ready, recordings, total).outputs if outputs is None else outputs
-    axes = {output.name: output.time_axis for output in ready.spec.outputs}
-    arbiter = offline.arbiter(part(ready.spec, recordings, 0, total)) if isinstance(offline, Whole) else None
+    streamed = run(step, recordings, total).outputs if outputs is None else outputs
+    axes = {output.name: output.time_axis for output in step.spec.outputs}
+    arbiter = offline.arbiter(part(step.spec, recordings, 0, total)) if isinstance(offline, Whole) else None
 
     def compared(name: str, value: Any) -> Comparison:
         found = compare(name, streamed[name], value, time_axis=axes[name])

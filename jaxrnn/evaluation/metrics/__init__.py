@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +13,11 @@ from typing import Any
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item, columns_of
-from jaxrnn.evaluation.journal import COLUMNS
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
 from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool, over_whole
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
 from jaxrnn.evaluation.systems import System
+from jaxrnn.evaluation.tables import COLUMNS, PLACE
 from jaxrnn.settings.functions import check_options, lookup
 
 #: Public names; the evaluation uses more of this package.
@@ -71,7 +72,7 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
                 f"the metric {kind} must take (output, reference, rate) and return a number, or take options only and "
                 f"return a jaxrnn.evaluation.Metric, not a {type(metric).__name__}"
             )
-        return metric
+        return dataclasses.replace(metric, options={**metric.options, "made by": {"kind": kind, **options}})
     own = list(inspect.signature(function).parameters)[3:]
     keywords = inspect.signature(over_whole).parameters.keys() - {"function", "options", *own}
     of_metric = {key: options.pop(key) for key in list(options) if key in keywords}
@@ -122,7 +123,7 @@ def latency(system: System) -> dict[str, dict[str, Any]]:
 
 def check_metrics(metrics: Sequence[Metric], system: System, corpus: Sequence[Item]) -> None:
     """Check that metrics fit the outputs of a system and the references of a corpus."""
-    taken: dict[str, str] = dict.fromkeys(COLUMNS, "the table of results")
+    taken: dict[str, str] = dict.fromkeys([*COLUMNS, PLACE], "the table of results")
     for column in columns_of(corpus):
         if taken.setdefault(column, "the manifest") != "the manifest":
             raise InputError(f"the manifest's column {column!r} has a name that the results need: rename it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from collections.abc import Callable, Mapping
@@ -242,5 +243,13 @@ def over_whole(
         output,
         needs_reference,
         by_key=True,
-        options={**(options or {}), "limit": limit},
+        options={"function": _identity(function), **(options or {}), "limit": limit},
     )
+
+
+def _identity(function: Any) -> list[Any]:
+    """Return the name of a function, and the arguments that are bound to the function."""
+    if isinstance(function, functools.partial):
+        return [*_identity(function.func), list(function.args), function.keywords]
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return [f"{kind.__module__}:{kind.__qualname__}"]

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import importlib
 import math
+import threading
 import warnings
+import zlib
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -267,6 +269,10 @@ _TOO_LITTLE, _SHORTEST = 1e-5, 0.4
 _NARROW = 8_000
 
 
+#: Held while NumPy's global generator is seeded by a recording.
+_SEEDED = threading.Lock()
+
+
 def _needed(package: str, kind: str) -> Any:
     with optional_package(package, f"the metric {kind}"):
         return importlib.import_module(package)
@@ -305,7 +311,14 @@ def _intelligibility(kind: str, called: str, output: str | None, limit: float) -
         if len(s) > _SHORTEST * rate:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                value = float(pystoi.stoi(s, x, rate, extended=kind == "estoi"))
+                # The package draws from NumPy's global generator.
+                with _SEEDED:
+                    before = np.random.get_state()  # noqa: NPY002
+                    np.random.seed(zlib.crc32(s.tobytes()))  # noqa: NPY002
+                    try:
+                        value = float(pystoi.stoi(s, x, rate, extended=kind == "estoi"))
+                    finally:
+                        np.random.set_state(before)  # noqa: NPY002
         if value == _TOO_LITTLE:
             raise NoValueError("there are less than 30 frames (0.4 s) of speech")
         return value

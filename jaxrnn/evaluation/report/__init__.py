@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import check_count, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.journal import write_whole
+from jaxrnn.evaluation.parts import write_whole
 from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
+from jaxrnn.evaluation.report.table import LATEX_ESCAPES, number, places_of
 from jaxrnn.evaluation.results import Results
+from jaxrnn.evaluation.tables import load_polars, save
 
-__all__ = ["EXAMPLES", "write_report"]
+__all__ = ["EXAMPLES", "write_report", "write_summary"]
+
+#: The files of the statistics of each metric.
+CSV, LATEX = "summary.csv", "summary.tex"
 
 
 def load_renderer() -> Callable[..., str]:
@@ -63,3 +69,33 @@ def write_report(
     content = Content(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
     page = render(content, title, times or {})
     write_whole(path, lambda file: file.write_text(page, encoding="utf-8", newline="\n"))
+
+
+def write_summary(folder: Location, results: Results) -> None:
+    """Write the statistics of each metric over recordings: ``summary.csv``, and ``summary.tex`` for a paper.
+
+    Args:
+        folder: the results folder.
+        results: the results of the system.
+
+    Raises:
+        InputError: the folder cannot be written.
+        MissingPackageError: jinja2 is not installed.
+    """
+    with optional_package("jinja2", "a report", "evaluate"):
+        import jinja2
+    summary = results.document["summary"]
+    rows = [{"metric": column.name, "unit": column.unit, **summary[column.name]} for column in results.columns]
+    frame = load_polars().DataFrame(rows, infer_schema_length=None)
+    write_whole(folder / CSV, lambda file: save(frame.write_csv, file))
+    # All that is printed is a number or foreign text.
+    template = (Path(__file__).parent / "templates" / "summary.tex").read_text(encoding="utf-8")
+    page = jinja2.Environment(finalize=_in_latex, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    page.filters["digits"] = lambda row: places_of(row["minimum"], row["maximum"])
+    page.filters["number"] = number
+    latex = page.from_string(template).render(name=results.name, rows=rows)
+    write_whole(folder / LATEX, lambda file: file.write_text(latex, encoding="utf-8", newline="\n"))
+
+
+def _in_latex(value: object) -> str:
+    return "".join(LATEX_ESCAPES.get(each, each) for each in str(value))

@@ -19,11 +19,10 @@ from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.compare import PairedComparison
 from jaxrnn.evaluation.corpus import Item
-from jaxrnn.evaluation.journal import COLUMNS, OK, Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.table import defined, is_number, text
 from jaxrnn.evaluation.results import Results, document_columns
-from jaxrnn.evaluation.tables import collected
+from jaxrnn.evaluation.tables import COLUMNS, OK, PLACE, Row, collected
 
 if TYPE_CHECKING:
     import polars
@@ -175,9 +174,6 @@ ROWS, DRAWN = 10_000, 10_000
 
 #: The seed of the recordings in the plots.
 SEED = 0
-
-#: The name of the row numbers; no column of a manifest has this name.
-PLACE = "\0place"
 
 
 def select(results: Results, main: Column | None, examples: int) -> tuple[list[Row], list[bool]]:

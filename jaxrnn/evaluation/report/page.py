@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrnn._files.messages import environment
-from jaxrnn.evaluation.journal import Row
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.report.content import ROWS, Content, pooled_in
 from jaxrnn.evaluation.report.plots import Plot, PlotData, histogram, library, roc, scatter
@@ -34,6 +33,7 @@ from jaxrnn.evaluation.report.table import (
     whole,
     words,
 )
+from jaxrnn.evaluation.tables import Row
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from jaxrnn.evaluation.summary import LEAST
+
 #: Digits of the values of a corpus as a whole.
 POOLED = 4
 
@@ -16,7 +18,7 @@ class Number(NamedTuple):
     """A number in a table, with an optional interval.
 
     ``places`` are digits after the point, by default as many as the number needs. ``instead`` is a text to show in
-    place of the number.
+    place of the number. ``is_few`` tells that the values are too few for an interval.
     """
 
     value: float | None
@@ -25,6 +27,7 @@ class Number(NamedTuple):
     places: int | None = None
     sign: bool = False
     instead: str = ""
+    is_few: bool = False
 
     @property
     def text(self) -> str:
@@ -35,7 +38,7 @@ class Number(NamedTuple):
     def interval(self) -> str:
         """The interval for people; empty without an interval."""
         low, high = (number(end, self.places, sign=self.sign) for end in (self.low, self.high))
-        return "" if NONE in (low, high) else f"{low} … {high}"
+        return ("too few" if self.is_few else "") if NONE in (low, high) else f"{low} … {high}"
 
     @property
     def exact(self) -> str:
@@ -81,13 +84,24 @@ def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list
 
 def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> Number:
     """Return the number of an entry under a key, with the interval."""
-    return Number(entry[value], entry["low"], entry["high"], places, sign)
+    return Number(entry[value], entry["low"], entry["high"], places, sign, is_few=0 < entry.get("n", LEAST) < LEAST)
 
 
 def places_of(*numbers: float | None) -> int:
     """Return the digits for means of numbers: at least two, because means of integers are not integers."""
     return max(2, decimals(numbers))
 
+
+#: The spelling of characters in LaTeX that have a meaning there, or no sign.
+LATEX_ESCAPES = {
+    **{each: f"\\{each}" for each in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\N{EN DASH}": "--",
+    "\N{INFINITY}": r"$\infty$",
+    "\n": " ",
+}
 
 #: The text for a missing value.
 NONE = "\N{EN DASH}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,12 @@ class RecognisedCell(Part):
 
     match: CellMatch  # the cell in its step
     is_layer: bool  # whether the cell is a layer with its own frames and weights
+    scope: str  # the scope of the hidden state in the step, which is the name of an ONNX node
 
     @classmethod
-    def of(cls, match: CellMatch, is_fixed: Callable[[Atom], bool]) -> RecognisedCell:
+    def of(cls, match: CellMatch, is_fixed: Callable[[Atom], bool], scope: str) -> RecognisedCell:
         """Return the part of a match, in a step with these fixed atoms."""
-        return cls(tuple(match.reads), (match.output,), match, match.is_layer(is_fixed))
+        return cls(tuple(match.reads), (match.output,), match, match.is_layer(is_fixed), scope)
 
     @property
     def bytes_a_frame(self) -> int:
@@ -55,8 +57,9 @@ class RecognisedCell(Part):
             y, final = run_layer([match.cell], one[0], x, one[1], exists=mask)
             y, final = y[:, 0], [array[0] for array in final]
         else:
-            weights, frames = gates.recurrent(), gates.projected()
-            final, y = sequence(match.cell, False, product_type(), weights, initial, frames, exists)
+            with jax.named_scope(self.scope) if self.scope else contextlib.nullcontext():
+                weights, frames = gates.recurrent(), gates.projected()
+                final, y = sequence(match.cell, False, product_type(), weights, initial, frames, exists)
         values.stacked[match.output] = _restored(y, match.states[0], (values.length,))
         return {
             state.new.atom: _restored(value, state, ())

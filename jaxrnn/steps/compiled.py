@@ -1,0 +1,215 @@
+"""`CompiledStep`: a bound step from NumPy arrays to NumPy arrays, compiled for a device; and `run` over recordings."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from jaxrnn._jax.context import default_device, exact_types, in_calling_thread, unmapped
+from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
+from jaxrnn.steps.stepper import Arrays, Bound, State
+from jaxrnn.steps.stepspec import Layout, StepSpec
+
+#: Arrays with at least this number of bytes are not joined.
+LARGE = 1 << 15
+
+
+def _layout(arrays: Arrays) -> Layout:
+    """Return the layout of arrays as one vector for each dtype; large arrays stay separate.
+
+    XLA writes a joined vector in a single loop that chooses the array for each element, and computes the element
+    there: for the caches of GTCRN (66 KiB) the loop took a quarter of a step.
+    """
+    sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in arrays.items()}
+    vectors = {name: f"{name}!" if sizes[name] >= LARGE else str(each.dtype) for name, each in arrays.items()}
+    return Layout(arrays, vectors=vectors)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Places:
+    """The place of each output: name, number of the vector, first and last element, and shape.
+
+    The elements are None for an output that is not joined. The places are a static part of the result of a trace.
+    """
+
+    entries: tuple[tuple[str, int, tuple[int, int] | None, tuple[int, ...]], ...]
+
+
+class CompiledStep:
+    """A bound step compiled for the device of the calling thread, and the state before the first frame.
+
+    Calls take and return a packed state. Passing many small arrays to JAX takes longer than a step of a small network,
+    and JAX accepts tuples fastest: the packed state and the outputs have one vector for each dtype. Large arrays are
+    not joined. The only output of a dtype keeps its shape, because NumPy takes half a microsecond for a view.
+
+    If the stepper has the step as machine code for the device, the machine code runs, and the packed state is a dict.
+    """
+
+    def __init__(self, bound: Bound, constants: Arrays | None = None):
+        self.bound, self.spec = bound, bound.spec
+        self.start: State = bound.start(constants)
+        self._device = in_calling_thread(default_device())
+        self._ready = bound.ready("step", self._device)
+        self._layout = _layout(self.start)
+        # A step without a state would run on JAX's default device.
+        place = jax.sharding.SingleDeviceSharding(self._device)
+        self._step = jax.jit(self._joined, out_shardings=place) if self._ready is None else None
+
+    def _joined(self, vectors: tuple[Any, ...], inputs: Arrays) -> tuple[tuple[Any, ...], _Places, tuple[Any, ...]]:
+        with unmapped():
+            outputs, new = self.bound.step(self._entries(vectors), inputs)
+        layout = _layout(outputs)
+        results, places = layout.pack(outputs), []
+        entries = Counter(place.vector for place in layout.places.values())
+        for name, place in layout.places.items():
+            part: tuple[int, int] | None = (place.start, place.start + place.size)
+            if entries[place.vector] == 1:
+                results[place.vector], part = outputs[name], None
+            places.append((name, list(results).index(place.vector), part, place.shape))
+        return tuple(results.values()), _Places(tuple(places)), tuple(self._layout.pack(new).values())
+
+    def __call__(self, packed: Any, inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+        """Return the outputs as read-only host arrays, and the packed state after the step."""
+        if self._step is None:
+            return self._call_ready(packed, inputs)
+        vectors, places, after = self._step(packed, inputs)
+        arrays = [np.asarray(vector) for vector in vectors]
+        outputs = {
+            name: arrays[number] if part is None else arrays[number][part[0] : part[1]].reshape(shape)
+            for name, number, part, shape in places.entries
+        }
+        return outputs, after
+
+    def _call_ready(self, packed: Any, inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+        assert self._ready is not None
+        try:
+            outputs, after = self._ready(packed, inputs)
+        except (TypeError, ValueError):
+            self.spec.bind(inputs)  # raises an InputError for inputs that do not fit the step
+            raise
+        return {name: np.asarray(value) for name, value in outputs.items()}, after
+
+    def begin(self) -> Any:
+        """Return the packed state before the first frame."""
+        return self.pack(self.start)
+
+    def pack(self, state: Arrays) -> Any:
+        """Return the packed form of a state."""
+        # On the host, because JAX would compile a program for each shape. Copied, because JAX uses the memory of NumPy.
+        arrays = {name: np.asarray(array) for name, array in state.items()}
+        joined = arrays if self._step is None else self._layout.pack(arrays)
+        packed = {name: jax.device_put(np.array(array), self._device) for name, array in joined.items()}
+        return packed if self._step is None else tuple(packed.values())
+
+    def unpack(self, packed: Any) -> dict[str, Any]:
+        """Return a packed state as host arrays."""
+        host = jax.tree.map(np.asarray, packed)
+        return host if self._step is None else self._entries(host)
+
+    def _entries(self, vectors: tuple[Any, ...]) -> dict[str, Any]:
+        return self._layout.unpack(dict(zip(self._layout.vectors, vectors, strict=True)))
+
+    def entries(self, packed: Any) -> dict[str, Any]:
+        """Return the entries of a packed state, as in ``spec.state``."""
+        return self.spec.entries(self.unpack(packed))
+
+    def rest(self, packed: Any, tail: Arrays | None, valid: int | None) -> dict[str, np.ndarray]:
+        """Return the rest of a recording, as `Bound.rest`."""
+        return self.bound.rest(self.unpack(packed), tail, valid)
+
+    def warm_up(self) -> CompiledStep:
+        """Compile and call the step and the flush on zeros, and return the step."""
+        zeros = {each.name: np.zeros(each.sizes, each.dtype) for each in self.spec.inputs}
+        with exact_types():
+            self(self.begin(), zeros)
+            self.bound.warm_up_flush(self.start, zeros)
+        return self
+
+
+class Steps(Protocol):
+    """The steps of a recording from NumPy arrays to NumPy arrays: a `CompiledStep`, or a file in another engine."""
+
+    spec: StepSpec
+
+    def begin(self) -> Any:
+        """Return the state before the first frame."""
+        ...
+
+    def __call__(self, state: Any, inputs: Arrays, /) -> tuple[Mapping[str, np.ndarray], Any]:
+        """Return the outputs of a step, and the state after the step."""
+        ...
+
+    def rest(self, state: Any, tail: Arrays | None, valid: int | None, /) -> Mapping[str, np.ndarray]:
+        """Return the existing frames of the flush."""
+        ...
+
+    def entries(self, state: Any, /) -> Mapping[str, Any]:
+        """Return the entries of a state by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a run over recordings."""
+
+    #: Steps are stacked along a first axis; outputs of a stream have all frames of the recording, without the delay.
+    outputs: dict[str, np.ndarray]
+    #: The state after the last step.
+    state: dict[str, np.ndarray]
+    #: ``float64[steps]``, from NumPy inputs to NumPy outputs of each step.
+    seconds: np.ndarray
+    #: None if no flush ran.
+    flush_seconds: float | None
+
+
+def run(
+    step: Steps,
+    recordings: Arrays,
+    total: int,
+    indices: Iterable[int] | None = None,
+    *,
+    spec: StepSpec | None = None,
+    flushed: bool = True,
+) -> Run:
+    """Run over the first `total` frames of recordings, carry the state, and time each step.
+
+    Frames that do not fill a pulse go through the flush, or are dropped without a flush. `indices` replaces the range
+    of the step numbers, for example by a progress bar over the range. `spec` describes the recordings if their layout
+    is not that of the step.
+    """
+    spec = spec or step.spec
+    count, rest = divmod(total, spec.pulse)
+    seconds, pieces, last, flush_seconds = [], [], {}, None
+    with exact_types():
+        state = step.begin()
+        for index in range(count) if indices is None else indices:
+            inputs = _contiguous(one_step(spec, recordings, index))
+            seconds.append(-time.perf_counter())
+            outputs, state = step(state, inputs)
+            seconds[-1] += time.perf_counter()
+            pieces.append(outputs)
+        if spec.streams and flushed:
+            tail = _contiguous(part(spec, recordings, total - rest, total))
+            began = time.perf_counter()
+            last = step.rest(state, tail, rest)
+            flush_seconds = time.perf_counter() - began
+        entries = {name: np.asarray(value) for name, value in step.entries(state).items()}
+    joined = {}
+    for output in spec.outputs:
+        # Frames of a stream without the delay, or the stacked outputs of steps.
+        of_output = [piece[output.name] for piece in pieces if output.name in piece]
+        body = concatenated(spec, output, np.stack(of_output)) if of_output else None
+        joined[output.name] = joined_output(output, body, last.get(output.name))
+    return Run(joined, entries, np.array(seconds), flush_seconds)
+
+
+def _contiguous(arrays: Arrays) -> dict[str, np.ndarray]:
+    return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
