@@ -34,6 +34,7 @@ from jaxrnn._files.writing import deferred_interrupts, in_place_of, replace_all,
 from jaxrnn._jax import context
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export.files import write_files
+from jaxrnn.steps import compiled
 
 #: The instructions after which CPython handles signals, if they call C or jump backwards.
 HANDLING = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
@@ -58,13 +59,14 @@ def instructions(code):
 
 
 def interrupted_at(place, call):
-    """Raise KeyboardInterrupt at the n-th place in `jaxrnn.runtime` where a signal can arrive, and return whether there
-    is such a place. A call that raises is done again by the caller, and one that returns was not interrupted.
+    """Raise KeyboardInterrupt at the n-th place in `jaxrnn.runtime` or the compiled step where a signal can arrive.
+
+    A call that raises is done again by the caller, and a call that returns was not interrupted.
     """
-    folder, left = str(Path(jaxrnn.runtime.__file__).parent), [place]
+    folders, left = (str(Path(jaxrnn.runtime.__file__).parent), compiled.__file__), [place]
 
     def traced(code_frame, event, argument):
-        if not code_frame.f_code.co_filename.startswith(folder):
+        if not code_frame.f_code.co_filename.startswith(folders):
             return None
         code_frame.f_trace_opcodes, code_frame.f_trace_lines = True, False
         names, before = instructions(code_frame.f_code), [None]
@@ -182,6 +184,7 @@ import numpy as np
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export.files import write_files
+from jaxrnn.steps import compiled
 
 warnings.simplefilter("ignore")
 model, frame = jaxrnn.load(PACKAGED), {"magnitude": np.ones((1, 1, 129), np.float32)}
