@@ -32,7 +32,7 @@ from tiers import of_tiers
 import jaxrnn
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, build_metric, evaluate, from_folder, over_whole
+from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, build_metric, evaluate, from_folder, over_whole, si_sdr
 from jaxrnn.evaluation.judging import OutputWriter, UnitMember
 from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.settings import prepare_evaluation
@@ -430,6 +430,25 @@ def test_options_of_metrics_are_in_the_fingerprint(tmp_path):
         Evaluation(denoiser(), corpus, one, out).run()
         assert Evaluation(denoiser(), corpus, one, out).is_complete
         check_refused(InputError, "differs in metrics: choose", Evaluation, denoiser(), corpus, other, out)
+
+
+def test_the_unprocessed_recordings_are_judged_as_an_output_that_is_the_recording(done, tmp_path):
+    folder, _, _ = done
+    corpus = from_folder(folder / "noisy", reference=folder / "clean")
+    metrics = [si_sdr(), over_whole(lambda x, s, rate: {"error": float(np.mean((x - s) ** 2))}, "own")]
+    found = evaluate(denoiser(), corpus, metrics, tmp_path / "out", chunk=0.25, unprocessed=True)
+    table, summary = found.table, found.document["summary"]
+    for row in found.rows[:3]:
+        noisy, clean = (soundfile.read(row[key], dtype="float64")[0] for key in ("path", "reference"))
+        assert row["unprocessed_own_error"] == pytest.approx(np.mean((noisy - clean) ** 2), rel=1e-5)
+        assert row["unprocessed_si_sdr"] == pytest.approx(
+            jaxrnn.demo.si_sdr(noisy - noisy.mean(), clean - clean.mean()), abs=1e-4
+        )
+    for name in ("si_sdr", "own_error"):
+        change = (table[name] - table[f"unprocessed_{name}"]).to_numpy()
+        assert summary[name]["improvement"]["mean"] == pytest.approx(change.mean())
+        assert summary[name]["improvement"]["low"] < change.mean() < summary[name]["improvement"]["high"]
+    assert "improvement, interval" in (tmp_path / "out" / "report.html").read_text()
 
 
 def share(output, reference, rate, above):

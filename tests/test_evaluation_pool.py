@@ -15,7 +15,7 @@ from refusals import check_refused
 
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Item, Workers, cluster
-from jaxrnn.evaluation.cluster import LostWorkerError, WorkerPool, compute_unit, join, room_for
+from jaxrnn.evaluation.cluster import LostWorkerError, WorkerPool, compute_unit, gpus_of, join, room_for
 from jaxrnn.evaluation.evaluator import Unit
 from jaxrnn.version import __version__
 
@@ -151,6 +151,20 @@ def test_shares_of_resources_are_counted_exactly(monkeypatch):
     with pytest.raises(InputError, match=r"gpus must be a whole number, or the share of one GPU, not 1\.5"):
         Workers(1, gpus=1.5)
     check_refused(InputError, "count must be a whole number from 1 on, not 0", Workers, 0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "expected"),
+    [
+        (1, None, ["0", "1", "2"]),
+        (2, None, ["0,1", "2,3", "4,5"]),
+        (0.5, None, ["0", "0", "1"]),
+        (0.2, "7", ["7"] * 5 + [""]),
+        (1, "3,5", ["3", "5", ""]),
+    ],
+)
+def test_workers_of_one_machine_share_its_gpus(gpus, visible, expected):
+    assert [gpus_of(place, gpus, visible) for place in range(len(expected))] == expected
 
 
 def test_a_worker_of_another_version_or_without_a_package_says_so():

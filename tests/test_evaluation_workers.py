@@ -310,6 +310,21 @@ def kill_nodes(settings: Path, out: Path, chance: random.Random, kills: int) -> 
     return killed
 
 
+@pytest.mark.nightly
+def test_an_interrupt_ends_the_workers(environment, tmp_path):
+    settings = write_corpus(tmp_path, 60, 4.0)
+    process = start(settings, tmp_path / "out", "--workers", "2")
+    until((tmp_path / "out" / "parts").exists, process)
+    left = [pid for pid, _ in descendants(process.pid)]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert "Traceback" not in process.communicate()[0]
+    end = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}/cmdline").exists() for pid in left):
+        assert time.monotonic() < end, "workers do not end"
+        time.sleep(0.05)
+
+
 KILL = {"worker": kill_workers, "node": kill_nodes, "driver": kill_driver}
 
 

@@ -128,7 +128,7 @@ class Processes:
         for _ in range(2):
             if self._executor is None:
                 self._executor = self._start()
-            with contextlib.suppress(BrokenProcessPool):
+            with contextlib.suppress(BrokenProcessPool), _without_interrupts():
                 return self._executor.submit(compute_unit, self._make, __version__, self._workers, unit)
             self._end()
         raise LostWorkerError("workers end when they start")
@@ -150,6 +150,19 @@ class Processes:
         self._end()
 
 
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let processes that start inside block Ctrl-C, which the driver receives after the context."""
+    if not hasattr(signal, "pthread_sigmask"):  # such as on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin_process(alive: Any, number: Any, gpus: float) -> None:
     """Begin a worker of this machine: leave interrupts to the driver, end with the driver, and choose GPUs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -157,12 +170,17 @@ def _begin_process(alive: Any, number: Any, gpus: float) -> None:
     with number.get_lock():
         place, number.value = number.value, number.value + 1
     if gpus:
-        known = os.environ.get("CUDA_VISIBLE_DEVICES")
-        first, count = (int(place * gpus), int(gpus)) if gpus >= 1 else (int(place // int(1 / gpus + 1e-9)), 1)
-        chosen = [str(gpu) for gpu in range(first, first + count)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
-            chosen if known is None else known.split(",")[first : first + count]
-        )
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus_of(place, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def gpus_of(place: int, gpus: float, visible: str | None) -> str:
+    """Return the GPUs of a worker of this machine, of the visible GPUs: several, or the one of which it has a share.
+
+    A worker without a GPU computes on CPUs, and then differs from the first worker, which ends the run.
+    """
+    first, count = (place * int(gpus), int(gpus)) if gpus >= 1 else (place // int(1 / gpus + 1e-9), 1)
+    chosen = range(first, first + count)
+    return ",".join(map(str, chosen) if visible is None else visible.split(",")[first : first + count])
 
 
 def _end_with(alive: Any) -> None:
@@ -298,8 +316,9 @@ class WorkerPool:
             except LostWorkerError as error:
                 tries -= 1
                 if not tries:
+                    said = str(error).rstrip(".")
                     raise InputError(
-                        f"{self._workers.tries} workers in a row ended before they were ready: {error}. A script that "
+                        f"{self._workers.tries} workers in a row ended before they were ready: {said}. A script that "
                         "evaluates with workers needs the line if __name__ == '__main__': above the call"
                     ) from error
 

@@ -20,7 +20,7 @@ from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import Item, checked, columns_of, probe
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.judging import discard_partial
-from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency
+from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency, with_unprocessed
 from jaxrnn.evaluation.parts import Parts, row_of, write_whole
 from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report, write_summary
 from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
@@ -187,6 +187,7 @@ def evaluate(
     batch: int = BATCH,
     chunk: float = CHUNK,
     keep: bool = False,
+    unprocessed: bool = False,
     facts: Mapping[str, Any] | None = None,
     workers: Workers | int | None = None,
     against: Location | str | None = None,
@@ -207,6 +208,8 @@ def evaluate(
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk.
         keep: True to write the outputs to ``out/outputs``.
+        unprocessed: True to judge also the recordings themselves, in columns ``unprocessed_NAME``; the report then has
+            the improvement of each metric.
         facts: other facts that determine the results, for systems and metrics of your own.
         workers: processes that compute; a number means processes on this machine. Workers need Ray, and a function as
             ``system``, which each worker calls. By default, this process computes.
@@ -225,6 +228,7 @@ def evaluate(
     """
     check_packages()
     built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]
+    built = with_unprocessed(built) if unprocessed else tuple(built)
     check_main(built, main)
     check_slices_of(corpus, built, slices)
     out = location(out)

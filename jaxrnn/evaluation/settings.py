@@ -16,7 +16,7 @@ from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of, conclude
 from jaxrnn.evaluation.evaluator import Evaluator
-from jaxrnn.evaluation.metrics import Metric, build_metric
+from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
 from jaxrnn.evaluation.offline import Offline
 from jaxrnn.evaluation.results import OUTPUTS, Results
 from jaxrnn.evaluation.systems import MAX_RATE, System, chunk_frames
@@ -148,6 +148,8 @@ class EvaluationSettings(Settings):
     """The number of recordings that the report plays, of the best and of the worst each."""
     keep: bool = False
     """True to write the outputs as files to `outputs` in the folder of results."""
+    unprocessed: bool = False
+    """True to judge also the recordings themselves: the report then has the improvement of each metric."""
     batch: PositiveInt = 16
     """Recordings in a batch."""
     chunk: PositiveFloat = 4.0
@@ -238,6 +240,7 @@ def _metrics(file: File) -> tuple[Metric, ...]:
 
     parts = {str(place): functools.partial(make, place, each) for place, each in enumerate(file.settings.metrics)}
     metrics = tuple(file.together(parts).values())
+    metrics = with_unprocessed(metrics) if file.settings.unprocessed else metrics
     with file.at("main"):
         check_main(metrics, file.settings.main)
     return metrics

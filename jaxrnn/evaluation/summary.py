@@ -14,6 +14,7 @@ from scipy import stats
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Pool
+from jaxrnn.evaluation.metrics.protocol import UNPROCESSED
 from jaxrnn.evaluation.tables import BLOCK, collected, load_polars
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ def summary_of(
         values = _column(scan, name).to_numpy()
         for summary, (*_, places) in zip(summaries, parts, strict=True):
             summary["summary"][name] = summarise(values[places])
+        if f"{UNPROCESSED}{name}" in measured:
+            change = values - _column(scan, f"{UNPROCESSED}{name}").to_numpy()
+            for summary, (*_, places) in zip(summaries, parts, strict=True):
+                summary["summary"][name]["improvement"] = summarise(change[places])
     corpora = [_corpora(scan, counted, pool, [places for *_, places in parts]) for pool in pools.values()]
     for number, summary in enumerate(summaries):
         summary["corpus"] = {name: corpus[number] for name, corpus in zip(pools, corpora, strict=True)}

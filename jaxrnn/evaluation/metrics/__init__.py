@@ -14,7 +14,15 @@ from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item, columns_of
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
-from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool, over_whole
+from jaxrnn.evaluation.metrics.protocol import (
+    Accumulator,
+    Column,
+    Metric,
+    NoValueError,
+    Pool,
+    of_recording,
+    over_whole,
+)
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
 from jaxrnn.evaluation.systems import System
 from jaxrnn.evaluation.tables import COLUMNS, PLACE
@@ -80,6 +88,12 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
     of_metric.setdefault("called", kind.rpartition(":")[2].rpartition(".")[2])
     judge = functools.partial(function, **checked) if checked else function
     return over_whole(judge, **of_metric, options={"kind": kind, **options})
+
+
+def with_unprocessed(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Return metrics, and those that compare sound with a reference once more for the recordings themselves."""
+    fitting = (metric for metric in metrics if metric.needs_reference and not metric.needs_source and not metric.pool)
+    return (*metrics, *map(of_recording, fitting))
 
 
 def _judges(function: Callable[..., Any]) -> bool:

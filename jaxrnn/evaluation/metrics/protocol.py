@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import numbers
@@ -125,6 +126,36 @@ class Metric:
     def facts(self) -> dict[str, Any]:
         """Values that identify the metric in the fingerprint of a run."""
         return {"name": self.name, "output": self.output, **self.options}
+
+
+#: The prefix of the columns of `of_recording`.
+UNPROCESSED = "unprocessed_"
+
+
+def of_recording(metric: Metric) -> Metric:
+    """Return the metric of the recording in place of the output, under the name ``unprocessed_NAME``."""
+    return dataclasses.replace(
+        metric,
+        name=f"{UNPROCESSED}{metric.name}",
+        columns=tuple(dataclasses.replace(column, name=f"{UNPROCESSED}{column.name}") for column in metric.columns),
+        start=lambda rate: _OfRecording(metric.start(rate)),
+        needs_source=True,
+        options={"of": "recording", **metric.options},
+    )
+
+
+class _OfRecording:
+    """An accumulator that passes the recording as the output."""
+
+    def __init__(self, judge: Accumulator):
+        self._judge = judge
+
+    def add(self, output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> None:
+        assert source is not None
+        self._judge.add(source, reference, None)
+
+    def result(self) -> dict[str, Any]:
+        return {f"{UNPROCESSED}{name}": value for name, value in self._judge.result().items()}
 
 
 def real(array: np.ndarray) -> np.ndarray:

@@ -86,6 +86,9 @@ def write_summary(folder: Location, results: Results) -> None:
         import jinja2
     summary = results.document["summary"]
     rows = [{"metric": column.name, "unit": column.unit, **summary[column.name]} for column in results.columns]
+    for row in rows:
+        change = row.pop("improvement", None)
+        row |= {f"improvement {key}": change[key] for key in ("mean", "low", "high")} if change else {}
     frame = load_polars().DataFrame(rows, infer_schema_length=None)
     write_whole(folder / CSV, lambda file: save(frame.write_csv, file))
     # All that is printed is a number or foreign text.

@@ -233,11 +233,23 @@ def summary(content: Content) -> list[ReportTable]:
                 (head, [Number(entry[name], places=places) for entry, places in entries])
                 for head, name in shown.items()
             ),
+            *improvements(content),
             ("direction", [ends[metric.higher_is_better] for metric in metrics]),
             *((name, [Number(entry[name]) for entry, _ in entries]) for name in ("missing", "infinite")),
         ]
         tables.append(ReportTable("Summary of every metric", columns))
     return tables
+
+
+def improvements(content: Content) -> list[tuple[str, Sequence[Any]]]:
+    """Return a column of the mean improvement over the unprocessed recordings; none if they were not judged."""
+    changes = [content.results.document["summary"][metric.name].get("improvement") for metric in content.metrics]
+    if not any(changes):
+        return []
+    places = [_places(content, metric) for metric in content.metrics]
+    pairs = zip(changes, places, strict=True)
+    cells = [estimate(change, "mean", digits, sign=True) if change else NONE for change, digits in pairs]
+    return [("improvement, interval", cells)]
 
 
 def slices(content: Content) -> list[ReportTable]:
