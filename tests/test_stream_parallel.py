@@ -323,7 +323,7 @@ REFUSED = {
     "a distance as a factor": (lambda x: jnp.tril(apart(x).astype(x.dtype) * (x @ x.T)) @ x, "distance .* is a factor"),
     "a curved bias": (
         lambda x: jnp.tril(jnp.exp(-(jnp.square(apart(x)).astype(x.dtype)))) @ x,
-        "distance .* is a factor",
+        "a bias is not linear in the distance",
     ),
     "chunks of the past": (
         lambda x: jnp.where(apart(x) // 4 * 4 >= jnp.arange(x.shape[0])[:, None] % 4, x @ x.T, 0) @ x,

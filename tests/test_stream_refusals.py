@@ -105,7 +105,7 @@ REFUSED = {
     ),
     "a loop that reads the frame before the first": (
         lambda x: lax.map(lambda t: x[t] + x[t - 1], jnp.arange(x.shape[0])),
-        "negative numbers do, which count from the end; keep the numbers at 0",
+        "may be negative, which counts from the end; keep the numbers at 0",
     ),
     "a global mean used along the stream": (lambda x: x - x.mean(0), "'sub'.*known only when the stream has ended"),
     "instance normalisation": (instance_norm, "known only when the stream has ended.*causal form"),

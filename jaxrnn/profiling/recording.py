@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def profile(
         fastest=float(np.percentile(times, 10)),
         slowest=float(np.percentile(times, 90)),
         calls=len(times),
-        regions=tuple(region.scaled(scale) for region in regions),
+        regions=tuple(replace(region, seconds=region.seconds * scale) for region in regions),
         rest=max(seconds - in_regions, 0.0),
         xla={key: float(analysis[name]) for name, key in _ANALYSIS.items() if name in analysis},
         has_loops=program.has_loops,

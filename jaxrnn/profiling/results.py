@@ -37,10 +37,6 @@ class Region:
     seconds: float
     executions: int
 
-    def scaled(self, factor: float) -> Region:
-        """Return the region with a multiple of the time."""
-        return replace(self, seconds=self.seconds * factor)
-
 
 @short_repr
 @dataclass(frozen=True)

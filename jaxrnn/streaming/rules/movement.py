@@ -262,8 +262,8 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
         if indices.backwards:
             raise indices.error
         run.refuse(
-            "its frame numbers depend on the length, as negative numbers do, which count from the end",
-            "keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0), or read a padded array",
+            f"{_ORDER}, or may be negative, which counts from the end",
+            f"keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0); {_HINT}",
         )
     refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
