@@ -43,6 +43,11 @@ def with_an_odd_frame_repeated(x):
     return sums_of_two(x)
 
 
+def beside_attention(x):
+    numbers = jnp.arange(x.shape[0])
+    return jnp.where(jnp.abs(numbers[:, None] - numbers) <= 2, x @ x.T, 0) @ x
+
+
 def matched(x):
     match x.shape[0]:
         case 13:
@@ -63,6 +68,10 @@ def cached(size):
 #: Functions, and the remedy.
 BRANCHES = {
     "an odd frame repeated": (with_an_odd_frame_repeated, "multiple=2"),
+    "an odd frame beside attention": (
+        lambda x: beside_attention(x) + by(lambda x: x.shape[0] % 2 == 1)(x),
+        "multiple=2",
+    ),
     "a remainder that is 0": (by(lambda x: not x.shape[0] % 4), "multiple=4"),
     "a single frame": (by(lambda x: x.shape[0] == 1), r"\['S >= 2'\]"),
     "any other number": (by(lambda x: x.shape[0] != 13), r"\['S >= 14'\]"),

@@ -293,6 +293,8 @@ def _with_needed_indices(jaxpr: Any) -> Any:
         )
         for dim, column in [*columns.items()]:
             number = number_of(column, forms)
+            if dim in numbers.collapsed_slice_dims:
+                continue
             if not _differ(sizes[dim], shape[dim]):  # the index is clipped to 0
                 del columns[dim]
             elif number is not None and not is_symbolic(number) and not is_symbolic(shape[dim]):
