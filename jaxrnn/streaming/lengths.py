@@ -258,6 +258,8 @@ def advice(error: UndecidedError, attempt: Attempt, multiple: int, most: int | N
         if least > _PLAIN:  # a multiple may be easier to satisfy
             easier = (times for times in _SMALL if _is_decided(attempt, times))
             times, least = next(((times, 1) for times in easier), (1, least))
+    elif (found := next((times for times in _SMALL if _is_decided(attempt, times, long)), None)) is not None:
+        times, least = found, least_of(found)
     elif _is_decided(attempt, _DIVISIBLE, long):
         times = _divisor(lambda times: _is_decided(attempt, times, long))
         least = least_of(times)
