@@ -150,7 +150,7 @@ def _left_out(results: Iterable[Result]) -> list[str]:
         for engine in row.refused:
             engines.setdefault(engine, {})[row.name.split(",")[0]] = None
     names = "; ".join(f"{engine} ({', '.join(names)})" for engine, names in engines.items())
-    return [f"Left out, why stands there: {names}."] if names else []
+    return [f"Left out (the file has the reasons): {names}."] if names else []
 
 
 def _failures(results: Iterable[Result]) -> list[str]:
@@ -330,7 +330,7 @@ def sequence(result: Result) -> list[Table]:
         for kind in GATES
         for way, name in ways.items()
     }
-    return [Table("A layer of so many units over so many frames, batch: ms, and ratio to peers", layers)]
+    return [Table("A layer of units over frames, batch: ms, and ratio to peers", layers)]
 
 
 def recording(result: Result) -> list[Table]:
@@ -370,7 +370,7 @@ def train(result: Result) -> list[Table]:
                     (f"{kind}, PyTorch", median_and_ratio(row, "PyTorch", "ms")),
                 )
             }
-    return [Table("A layer of so many units over so many frames, batch: forward and backward, ms", shown)]
+    return [Table("A layer of units over frames, batch: forward and backward, ms", shown)]
 
 
 def corpus(result: Result) -> list[Table]:

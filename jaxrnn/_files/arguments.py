@@ -21,7 +21,7 @@ class Argument(NamedTuple):
 
 
 def documented(docstring: str | None) -> dict[str, str]:
-    """Return the descriptions in the sections ``Args`` and ``Attributes`` of a docstring, by name."""
+    """Return the descriptions in the sections ``Args`` and ``Attributes`` of a docstring, as a dict."""
     texts: dict[str, str] = {}
     for section in re.findall(r"^(?:Args|Attributes):\n((?:[ ]+.*\n?|\n)*)", inspect.cleandoc(docstring or ""), re.M):
         for name, text in re.findall(r"^    (\w+): ((?:.*\n?)(?:^     +.*\n?)*)", section, re.M):

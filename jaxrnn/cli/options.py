@@ -217,7 +217,7 @@ class InputFiles:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays by name."""
+        """A dict of the arrays."""
         return self._read[0]
 
     @property

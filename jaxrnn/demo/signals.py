@@ -172,7 +172,7 @@ def babble(rng: np.random.Generator, samples: int) -> Samples:
     return _unit_power(total)
 
 
-#: The noises by name.
+#: The named noises.
 NOISES: dict[str, Callable[[np.random.Generator, int], Samples]] = {
     "white": white,
     "pink": pink,

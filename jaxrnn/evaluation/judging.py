@@ -49,7 +49,7 @@ class UnitMember:
         self._position: dict[str, int] = {}
 
     def add(self, pieces: Mapping[str, tuple[np.ndarray, int]]) -> None:
-        """Add the outputs of a chunk: by name, ``[frames, ...]`` and the number of valid frames."""
+        """Add the outputs of a chunk: a dict of ``[frames, ...]`` and the number of valid frames."""
         for name, (values, count) in pieces.items():
             if self.error is None:
                 self._add(name, values[:count])

@@ -80,7 +80,7 @@ class Results:
             ``summary``, statistics by column; ``corpus``, by metric that counts, the ``values`` over all recordings, by
             column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list of slices,
             each with a ``label`` and the same entries, without curves.
-        pools: the pool of each metric that counts, by name.
+        pools: a dict from each metric that counts to its pool.
         counted: the ids of recordings and their counts, in any order; None without counts.
         outputs: the folder of outputs; None if outputs were not kept.
     """

@@ -209,7 +209,7 @@ class Match:
 
 
 def attributes_of(node: ir.Node) -> dict[str, Any]:
-    """Return the attributes of a node by name."""
+    """Return a dict of the attributes of a node."""
     return {name: each.value for name, each in node.attributes.items()}
 
 

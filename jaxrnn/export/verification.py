@@ -444,7 +444,7 @@ class _Outputs:
 
     @property
     def everything(self) -> dict[str, Any]:
-        """All arrays by name."""
+        """A dict of all arrays."""
         return {name: value for name, value in {**self.outputs, **self.state}.items() if value is not None}
 
 

@@ -58,7 +58,7 @@ class Lost:
 class DataFlow:
     """The values, recurrences and joins between the inputs and the outputs of a graph."""
 
-    inputs: dict[str, Flow] = field(default_factory=dict)  # the inputs by name
+    inputs: dict[str, Flow] = field(default_factory=dict)  # the named inputs
     outputs: dict[str, Flow] = field(default_factory=dict)  # the outputs by name
     sites: list[Site] = field(default_factory=list)  # the carries of recurrences
     joins: list[tuple[str, Flow]] = field(default_factory=list)  # labels and results of concatenations

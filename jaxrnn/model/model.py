@@ -55,7 +55,7 @@ class Model:
         declared_state: the pairs of input and output given to ``load(..., state=...)``, or None.
         initial_values: the first values of state inputs, if the file has such values; other state starts from zeros.
         step_file: the metadata of a step that ``jaxrnn.export_onnx`` wrote: pulse, delay and rate, names of the state,
-            first state. None if another program wrote the file.
+            first state. None if a different program wrote the file.
         opsets: opset version by domain (``""`` is ONNX's default domain).
         proto: the content of the file.
     """

@@ -90,7 +90,7 @@ class SettingsFile(Generic[Model]):
         return self._settings
 
     def together(self, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Call all parts, and return their results by name.
+        """Call all parts, and return a dict of their results.
 
         A part may call this method for inner parts. A part that reads a faulty key ends there. An InputError has the
         mistakes of the file and of all parts, each on a line.

@@ -152,7 +152,7 @@ class Steps(Protocol):
         ...
 
     def entries(self, state: Any, /) -> Mapping[str, Any]:
-        """Return the entries of a state by name."""
+        """Return a dict of the entries of a state."""
         ...
 
 

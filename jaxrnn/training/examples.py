@@ -137,7 +137,7 @@ def _matched(pattern: Location) -> Sequence[Location]:
 
 
 def read_npz(path: Location) -> dict[str, np.ndarray]:
-    """Return the arrays of a ``.npz`` file by name."""
+    """Return a dict of the arrays of a ``.npz`` file."""
     loaded = read_arrays(path)
     if isinstance(loaded, np.ndarray):
         raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")

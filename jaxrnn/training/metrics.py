@@ -104,7 +104,7 @@ def si_sdr_improvement(
     return metric
 
 
-#: The metrics by name, with all losses.
+#: The named metrics, with all losses.
 METRICS: dict[str, Callable[..., Loss]] = {
     "accuracy": accuracy,
     "binary_accuracy": binary_accuracy,

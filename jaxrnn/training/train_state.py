@@ -23,7 +23,7 @@ from jaxrnn.training.updates import UpdateState
 FORMAT = 3
 
 Named = dict[str, np.ndarray]
-#: The record of an update: numbers by name.
+#: The record of an update: named numbers.
 Record = dict[str, Any]
 
 

@@ -106,7 +106,7 @@ class Updates:
 
 
 def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:
-    """Return the initial state of the model, ``[rows, ...]`` by name; empty in mode "apply"."""
+    """Return the initial state of the model, a dict of ``[rows, ...]``; empty in mode "apply"."""
     if forward.layout.mode == "apply":
         return {}
     start = {name: np.asarray(value) for name, value in forward.model.init().items()}
@@ -129,7 +129,7 @@ class Forward:
         return ragged and self.layout.mode == "scan"
 
     def run(self, params: Arrays, state: Arrays, example: Arrays, mask: jax.Array, ragged: bool) -> tuple[Any, Any]:
-        """Run the model on an example or a chunk, and return the outputs by name and the last state."""
+        """Run the model on an example or a chunk, and return a dict of the outputs, and the last state."""
         inputs = {info.name: example[info.name] for info in self.layout.inputs}
         remat = self.layout.sequences.remat
         if self.layout.mode == "apply":

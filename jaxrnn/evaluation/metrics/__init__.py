@@ -1,4 +1,4 @@
-"""Metrics by name, over recordings of any length, and the checks that metrics fit a system and a corpus."""
+"""Named metrics over recordings of any length, and the checks that metrics fit a system and a corpus."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BUILT_IN = (
 )  # fmt: skip
 
 METRICS: dict[str, Callable[..., Metric]] = {metric.__name__: metric for metric in _BUILT_IN}
-"""The metrics of jaxrnn by name: functions of options that make a `Metric`."""
+"""The named metrics of jaxrnn: functions of options that make a `Metric`."""
 
 
 def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Path | None = None) -> Metric:

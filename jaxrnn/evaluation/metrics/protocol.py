@@ -253,8 +253,8 @@ def over_whole(
 
     Args:
         function: a function from the output ``[frames, ...]``, the reference (None without a reference) and the frames
-            per second to a number, or numbers by name. The message of an exception becomes a note of the row.
-        called: the name of the column; for numbers by name, columns are called this name, an underscore, and the key.
+            per second to a number, or a dict of numbers. The message of an exception becomes a note of the row.
+        called: the name of the column; for a dict of numbers, columns are called this name, an underscore, and the key.
         output: the judged output; by default the first output.
         limit: seconds of the longest judged recording. Memory must hold this length for each recording of a batch.
         needs_reference: True if a recording without a reference has no value.

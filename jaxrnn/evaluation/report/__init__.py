@@ -48,7 +48,7 @@ def write_report(
     Args:
         path: the file to write or replace; the folder is created if missing.
         results: the results of the system.
-        baseline: the results of another system on the same corpus, for a comparison.
+        baseline: the results of a second system on the same corpus, for a comparison.
         corpus: the recordings, for their sounds; the report notes missing files.
         title: the title of the report.
         main: the metric that ranks recordings; by default the first.

@@ -74,7 +74,7 @@ def save_compiled(
         label: the name in messages; by default the name of the model's file.
         native: also store machine code for one stream, so that `load_compiled` with ``native=True`` does not compile.
             Machine code is for this processor and these versions of jaxrnn and JAX; elsewhere the portable functions
-            run. The machine code of each function contains another copy of the parameters.
+            run. The machine code of each function contains a second copy of the parameters.
         batches: further numbers of streams for machine code, as batches and as capacities of pools.
 
     Raises:

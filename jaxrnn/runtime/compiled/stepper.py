@@ -51,7 +51,7 @@ def load_compiled(path: str | os.PathLike[str], *, native: bool = False) -> Comp
     Raises:
         ModelError: the file is missing, damaged, inconsistent, or not a compiled file; or a function calls code of the
             host, or was written by an incompatible version of JAX (with ``native``, at the first call of the function).
-            The first call also raises this error if the function was compiled for another platform.
+            The first call also raises this error if the function was compiled for a different platform.
     """
     found = read(path, native)
     if native and found.native is None:
@@ -326,7 +326,7 @@ class CompiledStepper:
         """Return a function of the file for JAX to compile; the first argument is the list of parameters.
 
         Raises:
-            ModelError: the function cannot be read, or was compiled for another platform.
+            ModelError: the function cannot be read, or was compiled for a different platform.
         """
         if name not in self._loaded:
             exported = self.exported(name)

@@ -37,14 +37,14 @@ LONGEST = 128
 
 @RULES.add("scan")
 def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Stream a scan over time or over another axis."""
+    """Stream a scan over any axis."""
     if is_symbolic(equation.params["length"]):
         return scan_over_time(run, equation, operands)
     return _around_time(run, equation, operands)
 
 
 def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
-    """Stream a scan over another axis: the body runs on chunks, with separate state for each iteration."""
+    """Stream a scan over a different axis: the body runs on chunks, with separate state for each iteration."""
     refuse_final_values(run, operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
     fixed, start, xs = Scan.of(equation).split(operands)

@@ -417,7 +417,7 @@ def chosen(predicate: Any, cases: Sequence[Any]) -> Any:
 
 @RULES.add("iota")
 def iota(run: Pass, equation: JaxprEqn) -> Chunk:
-    """Count along time, or along another axis, where all frames are equal."""
+    """Count along time, or along a different axis, where all frames are equal."""
     shape, dimension = list(equation.params["shape"]), equation.params["dimension"]
     dtype = equation.params["dtype"]
     (axis,) = symbolic_axes(shape)

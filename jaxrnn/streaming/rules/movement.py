@@ -174,7 +174,7 @@ def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
 
 @RULES.add("split")
 def split(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
-    """Stream a split along time or along another axis."""
+    """Stream a split along any axis."""
     if equation.params["axis"] == x.axis:
         return split_time(run, equation, x)
     return run.frame_by_frame(equation, x)
@@ -283,7 +283,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | Final
 
 
 def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
-    """Index a stream by another stream."""
+    """Index a stream by a second stream."""
     numbers = equation.params["dimension_numbers"]
     is_dropped = x.axis in numbers.collapsed_slice_dims
     if indices.clipped is not None:

@@ -106,7 +106,7 @@ class Grid:
 
 @PAIR_RULES.add("iota")
 def iota(run: Pass, equation: JaxprEqn) -> Pairs:
-    """Count frames along a time axis, or count along another axis."""
+    """Count frames along a time axis, or count along a different axis."""
     shape, dimension = equation.params["shape"], equation.params["dimension"]
     axes, timeline = _two_axes(run, shape)
     if dimension not in axes:

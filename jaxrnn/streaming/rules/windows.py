@@ -290,7 +290,7 @@ def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
 
 @RULES.add(kind="window", takes=(Late,))
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
-    """Stream pooling: a sum, a maximum, a minimum, or another reduction over windows."""
+    """Stream pooling: a sum, a maximum, a minimum, or a different reduction over windows."""
     refuse_final_values(run, operands)
     count = len(equation.outvars)
     parameters, chunks, starts = equation.params, operands[:count], operands[count:]

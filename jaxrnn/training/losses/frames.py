@@ -15,7 +15,7 @@ from jaxrnn.errors import InputError
 
 Arrays = Mapping[str, Any]
 Loss = Callable[[Arrays, Arrays, Any], jax.Array]
-"""A loss or metric of an example: a function of outputs by name, arrays of the example by name, and the mask."""
+"""A loss or metric of an example: a function of the dict of outputs, the arrays of the example, and the mask."""
 Output = str | Callable[[Arrays, Arrays], Any]
 """The name of an output, or a function of outputs and example that computes the array to judge."""
 TimeAxis = int | Literal["auto"] | None
