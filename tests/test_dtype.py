@@ -146,7 +146,7 @@ def test_operands_of_products_are_rounded_and_nothing_else(way):
             # Parameters of that type are those that the products see.
             narrow = jax.tree.map(lambda value, kind=dtype: value.astype(kind), model.params)
             assert furthest(each(narrow, dtype), low) == 0
-            with pytest.raises(InputError, match=rf"\] must be float32\[.*, not {dtype}\[.*; dtype='{dtype}' takes"):
+            with pytest.raises(InputError, match=rf"\] must be float32\[.*, not {dtype}\[.*; `dtype='{dtype}'` takes"):
                 each(narrow, None)
 
 
@@ -402,7 +402,7 @@ def test_a_module_whose_weights_are_cast():
     np.testing.assert_array_equal(again.scan(STACKED)["y"], expected)
     plain = jaxrnn.nnx.Module(model)
     nnx.update(plain, cast)
-    with pytest.raises(InputError, match="dtype='bfloat16' takes parameters of that type"):
+    with pytest.raises(InputError, match="dtype='bfloat16'` takes parameters of that type"):
         plain.scan(STACKED)
 
 

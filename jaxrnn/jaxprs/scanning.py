@@ -75,7 +75,7 @@ def scan_recognised(
     if not jax.tree.leaves(frames) or only_followed():
         return None
     traced = Step.trace(lambda _, frame, carry: step(carry, frame)[::-1], (), _first(frames), carry)
-    schedule = _with_cells(traced, frames, loose=loose)
+    schedule = _with_cells(traced, frames, loose=loose, scoped=False)  # the caller has a scope, of a loop
     if schedule is None:
         return None
     if is_plain() and not all(part.is_layer for part in schedule.parts if isinstance(part, RecognisedCell)):
@@ -97,10 +97,10 @@ def _first(frames: Any) -> Any:
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), frames)
 
 
-def _with_cells(step: Step, frames: Any, *, loose: bool = False) -> Schedule | None:
+def _with_cells(step: Step, frames: Any, *, loose: bool = False, scoped: bool = True) -> Schedule | None:
     """Return the schedule of a step over frames with its cells as sequences; None without cells."""
     length = jax.tree.leaves(frames)[0].shape[0]
-    return None if isinstance(length, int) and length == 0 else schedule_of_cells(step, loose=loose)
+    return None if isinstance(length, int) and length == 0 else schedule_of_cells(step, loose=loose, scoped=scoped)
 
 
 def _run(schedule: Schedule, params: Any, frames: Any, carry: Any) -> tuple[Any, Any]:
@@ -110,14 +110,17 @@ def _run(schedule: Schedule, params: Any, frames: Any, carry: Any) -> tuple[Any,
     return jax.tree.unflatten(schedule.step.structure, [*outputs, *last])
 
 
-def schedule_of_cells(step: Step, *, loose: bool) -> Schedule | None:
-    """Return the schedule of a step in which recurrent cells run as sequences, or None without a usable cell."""
+def schedule_of_cells(step: Step, *, loose: bool, scoped: bool = True) -> Schedule | None:
+    """Return the schedule of a step in which recurrent cells run as sequences, or None without a usable cell.
+
+    With `scoped`, each cell has the scope of its equations.
+    """
     if not step.frame or not step.carry or not _keeps_types(step) or not _has_static_shapes(step) or step.effects:
         return None
     # Over all frames at once, all branches of a condition would run, and a loop would run as long as for any frame.
     if any(e.primitive.name in ("cond", "while") and platforms_of(e) is None for e in step.equations):
         return None
-    planner = _Planner(step, loose)
+    planner = _Planner(step, loose, scoped)
     parts = planner.parts()
     return arrange(step, parts, planner.final()) if planner.cells else None
 
@@ -135,8 +138,8 @@ def _has_static_shapes(step: Step) -> bool:
 
 
 class _Planner:
-    def __init__(self, step: Step, loose: bool):
-        self.step, self.loose = step, loose
+    def __init__(self, step: Step, loose: bool, scoped: bool):
+        self.step, self.loose, self.scoped = step, loose, scoped
         self.body = Body(step)
         self.carries = CarryPieces(self.body)
         self.algebra = Algebra(self.body)
@@ -156,7 +159,7 @@ class _Planner:
                 candidates.remove(cell.output)
                 self.cells.append(cell)
                 self.body.learn([cell.output])
-                equation = self.body.equation_of(cell.output)
+                equation = self.body.equation_of(cell.output) if self.scoped else None
                 scope = "" if equation is None else str(equation.source_info.name_stack)
                 parts.append(RecognisedCell.of(cell, self.body.is_fixed, scope))
                 continue

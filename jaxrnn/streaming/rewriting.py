@@ -43,7 +43,7 @@ from jaxrnn.jaxprs.equations import (
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.formulas import operation_of
-from jaxrnn.streaming.values import Mask
+from jaxrnn.streaming.values import Mask, is_wide
 
 #: Kinds of equations that call a function on their operands.
 _CALLS = ("call", "checkpoint", "custom rule")
@@ -259,8 +259,10 @@ _FORMS.add("broadcast_in_dim")(lambda equation, x: x if x[0] == _NUMBER else Non
 
 @_FORMS.add("add", "sub")
 def _added(equation: JaxprEqn, x: Form, y: Form) -> Form | None:
-    signs = entry_of(equation).signs
-    return (_NUMBER, signs[0] * x[1] + signs[1] * y[1]) if x[0] == y[0] == _NUMBER else None
+    if not x[0] == y[0] == _NUMBER or not is_wide(type_of(equation.outvars[0])):  # other integers may wrap around
+        return None
+    numbers = (each if jax.export.is_symbolic_dim(each) else int(each) for each in (x[1], y[1]))
+    return _NUMBER, sum(sign * each for sign, each in zip(entry_of(equation).signs, numbers, strict=True))
 
 
 @_FORMS.add("reshape")
