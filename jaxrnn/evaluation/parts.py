@@ -1,7 +1,7 @@
-"""The finished work of an evaluation: a part, a Parquet file with the rows of a unit; the unit is done if it exists.
+"""Parts of an evaluation: Parquet files with the rows of a unit. A unit is done if its part exists.
 
-A part is a pure function of some recordings and of the facts, which stand in the metadata of each part. It is written
-aside and moved into place, so that any number of kills leaves whole parts only.
+A part is a pure function of some recordings and of the facts, which the metadata of each part contain. A part is
+written aside and moved into place, so that any number of kills leaves whole parts only.
 """
 
 from __future__ import annotations

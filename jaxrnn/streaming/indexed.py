@@ -54,7 +54,7 @@ def by_frames(closed: Any) -> Any:
 
 
 def _next_step(forms: Mapping[Var, Form], equation: JaxprEqn) -> Function | None:
-    """Return the function that is the next step for an equation, or None."""
+    """Return a function with the results of a loop that is one step closer to a scan over frames, or None."""
     if equation.primitive is while_p:
         return _counted(equation, forms)
     if equation.primitive is scan_p and is_symbolic(equation.params["length"]):
@@ -142,7 +142,7 @@ def _hoisted(equation: JaxprEqn) -> Function | None:
     early = dependents(jaxpr.eqns, whole | lengths) - dependents(jaxpr.eqns, carry)
     late = [each for each in jaxpr.eqns if not early.issuperset(each.outvars)]
     used = {*variables(jaxpr.outvars), *(variable for each in late for variable in variables(each.invars))}
-    targets = [each for each in early - whole if each in used]
+    targets = [each for eqn in jaxpr.eqns for each in eqn.outvars if each in early and each in used]
     has_recording = not whole.isdisjoint(read_by(jaxpr.eqns)) or any(symbolic_axes(shape_of(each)) for each in carry)
     if not targets or not has_recording or used & whole or any(symbolic_axes(shape_of(each)) for each in targets):
         return None
@@ -274,7 +274,7 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _with_needed_indices(jaxpr: Any) -> Any:
-    """Return a jaxpr in which a gather has no index for an axis that a slice, or no slice, can cut instead."""
+    """Return a jaxpr in which slices replace the indices of a gather along axes other than time."""
     joined = {each.outvars[0]: each for each in jaxpr.eqns if each.primitive is concatenate_p}
     forms, equations = forms_of(jaxpr), []
     for equation in jaxpr.eqns:
