@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from training_cases import examples, flat_fit, furthest, in_order, jax_tree, mea
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
+from jaxrnn.training.batches import drawn_order, made_ahead
 from jaxrnn.training.layout import make_layout
 from jaxrnn.training.losses import ctc
 from jaxrnn.training.optimizers import learning_rate
@@ -394,3 +396,12 @@ def test_no_update_compiles_anew_and_none_waits(caplog):
         fit(model, examples([5, 6, 7, 8]), mean_square, steps=20, batch_size=3, sequences=sequences, progress=False)
     compiled = [r.getMessage() for r in caplog.records if "XLA compilation of jit(_plain_update)" in r.getMessage()]
     assert len(compiled) == 1
+
+
+def test_an_interrupted_start_of_the_background_thread_is_that_interrupt(monkeypatch):
+    def start(thread):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        next(made_ahead(drawn_order(2, 3), 0, lambda number, rows: rows))

@@ -314,19 +314,33 @@ def _stacked(equation: JaxprEqn) -> list[JaxprEqn]:
 
 @SPELLINGS.add("unstack")
 def _unstacked(equation: JaxprEqn) -> list[JaxprEqn]:
-    """Spell the parts of an array along an axis as slices."""
+    """Spell the parts of an array along an axis as slices of size 1."""
     axis, (x,) = equation.params["axis"], equation.invars
-    whole, equations = _shape_of(x), []
     if len(equation.outvars) == 1:
         return [_reshape(equation, x, equation.outvars[0])]
-    for place, result in enumerate(equation.outvars):
-        starts = tuple(place if each == axis else 0 for each in range(len(whole)))
-        limits = tuple(place + 1 if each == axis else size for each, size in enumerate(whole))
-        part = Var(x.aval.update(shape=tuple(1 if each == axis else size for each, size in enumerate(whole))))
+    shape = tuple(1 if each == axis else size for each, size in enumerate(_shape_of(x)))
+    parts: list[Any] = [Var(x.aval.update(shape=shape)) for _ in equation.outvars]
+    views = [_reshape(equation, part, result) for part, result in zip(parts, equation.outvars, strict=True)]
+    return [*_slices(equation, parts, axis), *views]
+
+
+def _slices(equation: JaxprEqn, parts: Sequence[Any], axis: int) -> Iterator[JaxprEqn]:
+    """Yield the slices that compute consecutive parts of the operand along an axis."""
+    shape, start = _shape_of(equation.invars[0]), 0
+    for part in parts:
+        end = start + _shape_of(part)[axis]
+        starts = tuple(start if each == axis else 0 for each in range(len(shape)))
+        limits = tuple(end if each == axis else size for each, size in enumerate(shape))
         params = {"start_indices": starts, "limit_indices": limits, "strides": None}
-        cut = equation.replace(primitive=slice_p, outvars=[part], params=params)
-        equations += [cut, _reshape(equation, part, result)]
-    return equations
+        yield equation.replace(primitive=slice_p, outvars=[part], params=params)
+        start = end
+
+
+@SPELLINGS.add("split")
+def _cut(equation: JaxprEqn) -> list[JaxprEqn]:
+    """Spell a split into parts of size 1 as slices; before JAX 0.10.2, `jax.numpy.unstack` is such a split."""
+    alone = {*equation.params["sizes"]} == {1}
+    return list(_slices(equation, equation.outvars, equation.params["axis"])) if alone else [equation]
 
 
 @SPELLINGS.add("integer_pow")

@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Var
 
 from jaxrnn.jaxprs.equations import bind, dependents, needed, run, shape_of, type_of, variables
-from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of, on_elements
 from jaxrnn.streaming.dimensions import has_symbols, symbolic_axes
 from jaxrnn.streaming.values import Chunk, FinalValue, is_fixed, is_length, is_static
 
@@ -189,13 +189,23 @@ def positive_factors(closed: Any, params: Sequence[Any]) -> frozenset[Var]:
     factors: set[Var] = set()
     for equation in jaxpr.eqns:
         operands = set(variables(equation.invars))
-        if _BEFORE.of(equation) is None or not (_is_wider(equation) or wide & operands):
+        if (rule := _BEFORE.of(equation)) is None or not (_is_wider(equation) or wide & operands):
             continue
         wide.update(equation.outvars)
-        factors |= {each for each in operands - unknown if jnp.issubdtype(type_of(each), jnp.floating)}
+        if rule in (_before_scaling, _before_product):
+            factors |= {each for each in operands - unknown if jnp.issubdtype(type_of(each), jnp.floating)}
     with jax.ensure_compile_time_eval():
-        run(needed(jaxpr.eqns, factors, known), known)
+        run(needed(jaxpr.eqns, factors, known), known, _known)
     return frozenset(each for each in factors if _is_positive(known[each]))
+
+
+def _known(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
+    """Compute an equation in NumPy, which compiles nothing, if the entry of its primitive has such a function."""
+    function = on_elements(equation)
+    if function is None:
+        return bind(equation, operands)
+    with np.errstate(all="ignore"):
+        return [np.asarray(function(*map(np.asarray, operands)), type_of(equation.outvars[0]))]
 
 
 def _depends_on_length(equation: JaxprEqn) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -208,8 +208,13 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
     sequential = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     batches = order.map_with_index(attempt)[start:].to_iter_dataset(sequential)
     # Closing waits for the thread: after a training, nobody reads the caller's data.
-    with closing(iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=1))) as ahead:
+    ahead = iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=1))
+    try:
         yield from ahead
+    finally:
+        # After an interrupt of its start, Grain cannot wait for the thread, which was told to end.
+        with suppress(RuntimeError):
+            ahead.close()
 
 
 def _grain() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -144,6 +145,11 @@ def _exported(
         made = jax.export.export(jitted, platforms=platforms, disabled_checks=checks)(*arguments)
     except NotImplementedError as error:  # a primitive that JAX does not lower for a platform
         raise UnsupportedError(f"{label} cannot be compiled: {first_line(error)}") from error
+    except ValueError as error:  # JAX 0.10.0 has no "ALL", and compares the custom calls itself
+        kernels = ", ".join(map(repr, sorted(set(re.findall(r'custom_call @"?([^"(]+)', str(error))))))
+        if not kernels:
+            raise
+        raise UnsupportedError(f"{label} needs the custom call {kernels}, and {PORTABLE}") from error
     if refused := host_operations(made):
         raise UnsupportedError(f"{label} needs {', '.join(refused)}, and {PORTABLE}")
     return bytes(made.serialize())
