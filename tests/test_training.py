@@ -399,7 +399,10 @@ def test_no_update_compiles_anew_and_none_waits(caplog):
 
 
 def test_an_interrupted_start_of_the_background_thread_is_that_interrupt(monkeypatch):
+    starts = threading.Thread.start
+
     def start(thread):
+        starts(threading.Timer(0.05, starts, (thread,)))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from fractions import Fraction
@@ -212,9 +213,11 @@ def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], 
     try:
         yield from ahead
     finally:
-        # After an interrupt of its start, Grain cannot wait for the thread, which was told to end.
-        with suppress(RuntimeError):
-            ahead.close()
+        for _ in range(100):
+            with suppress(RuntimeError):  # if an interrupt came while the thread starts, nobody can wait for it yet
+                ahead.close()
+                break
+            time.sleep(0.01)
 
 
 def _grain() -> Any:
