@@ -28,7 +28,7 @@ from tiers import of_tiers
 
 from jaxrnn.onnx.operators import operator_table
 from tools.operators_page import entries, page, read_page
-from tools.trials import Evidence
+from tools.trials import Evidence, try_operators
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PICTURES = DOCS / "pictures"
@@ -365,6 +365,12 @@ def test_the_page_is_not_stale():
 )
 def test_facts_that_are_known(name, facts):
     assert read_page(PAGE.read_text(encoding="utf-8"))["", name][1] == facts
+
+
+@pytest.mark.thorough
+def test_a_trial_finds_the_rules_of_streams():
+    found = try_operators([("", "Floor"), ("", "LSTM"), ("", "MaxPool")], {})
+    assert all(evidence is not None and evidence.missing == () for evidence in found.values())
 
 
 def test_a_page_is_read_as_it_is_written():

@@ -20,6 +20,7 @@ from scipy import stats
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Item, summary, tables
 from jaxrnn.evaluation.compare import compare
+from jaxrnn.evaluation.corpus import from_manifest
 from jaxrnn.evaluation.evaluation import check_main
 from jaxrnn.evaluation.metrics import Column, build_metric, over_whole, si_sdr
 from jaxrnn.evaluation.metrics.counts import detection
@@ -469,3 +470,14 @@ def test_results_of_different_corpora_are_refused():
         compare(mine, results_from("b", rows, [dataclasses.replace(METRICS[0], columns=(Column("stoi"),))]))
     moved = [row | {"path": f"/other{row['path']}"} for row in rows]
     assert compare(mine, results_from("b", moved, METRICS), same_files=False).recordings == 6
+
+
+def test_a_panic_of_polars_is_one_error(tmp_path, monkeypatch):
+    """Some damaged Parquet files end in a panic of code in Rust, which is no `Exception`."""
+
+    def panic(_):
+        raise polars.exceptions.PanicException("called `Result::unwrap()` on an `Err` value")
+
+    (tmp_path / "corpus.parquet").write_bytes(b"PAR1")
+    monkeypatch.setattr(polars, "read_parquet", panic)
+    check_refused(InputError, "corpus.parquet cannot be read as a table", from_manifest, tmp_path / "corpus.parquet")

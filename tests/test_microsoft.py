@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import jax
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from node_models import check_node_refused, one_operator
 from node_models import compare as check
+from onnx import TensorProto, helper
+from refusals import check_refused
+from small_models import graph_of
 from verifier import peer_outputs
 
 import jaxrnn
+from jaxrnn.export.verification import verify_export
 from jaxrnn.model.inspection import inspect_model
 
 
@@ -118,6 +124,209 @@ def test_quantised_elements(kind):
     image = {"x": random.reshape(2, 8, 16, 16), "sx": np.float32(0.03), "zx": zero[1], "sy": np.float32(0.01)}
     for last in (0, 1):
         check("com.microsoft::QLinearGlobalAveragePool", {**image, "zy": zero[0]}, channels_last=last)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_quantised_images(kind):
+    low = np.iinfo(kind).min
+    draw = lambda *shape: np.random.default_rng(0).integers(low, low + 256, shape).astype(kind)  # noqa: E731
+    one = {"sx": np.float32(0.03), "zx": kind(7), "sy": np.float32(0.02), "zy": kind(60)}
+    # Sums of floats that end on a half are rounded by the order of the sum.
+    pool = {"atol": 1, "kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    check("com.microsoft::QLinearAveragePool", {"x": draw(2, 8, 9, 9), **one}, ceil_mode=1, **pool)
+    check("com.microsoft::QLinearAveragePool", {"x": draw(2, 9, 9, 8), **one}, channels_last=1, **pool)
+    check("com.microsoft::NhwcMaxPool", {"x": draw(2, 9, 9, 8)}, **{**pool, "atol": 0})
+    w = np.random.default_rng(1).integers(-60, 60, (6, 8, 3, 3)).astype(np.int8)
+    rest = {"w": w, "sw": np.float32(0.01), "zw": np.int8(0), "sy": np.float32(0.5), "zy": kind(20)}
+    rest["b"] = np.arange(6, dtype=np.int32) * 50
+    image = {"x": draw(1, 9, 9, 8), "sx": np.float32(0.03), "zx": kind(5), **rest}
+    check("com.microsoft::QLinearConv", image, channels_last=1, constants=("w", "zw", "sw", "b"), pads=[1, 1, 0, 0])
+    other = {"y": draw(1, 4), "sy": np.float32(0.02), "zy": kind(9), "sz": np.float32(0.05), "zz": kind(33)}
+    where = {"c": floats(2, 3, 4) > 0, "x": draw(3, 4), "sx": np.float32(0.03), "zx": kind(5), **other}
+    check("com.microsoft::QLinearWhere", where)
+    soft = {"x": draw(3, 4, 10), "sx": np.float32(0.05), "zx": kind(7), "sy": np.float32(1 / 256), "zy": kind(low)}
+    for opset, axis in ((13, 1), (12, 1)):
+        model, arrays = one_operator("com.microsoft::QLinearSoftmax", soft, axis=axis)
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute("opset", opset))
+        expected = peer_outputs(model, arrays)["y0"]
+        np.testing.assert_array_equal(jaxrnn.load(model)(arrays)["y0"], expected)
+
+
+def packed(seed, bits, rows, blocks, block, kind=np.float32):
+    """Weights of blocks: bytes, scales, and packed zero points."""
+    draw = np.random.default_rng(seed)
+    b = draw.integers(0, 256, (rows, blocks, block * bits // 8)).astype(np.uint8)
+    scales = draw.uniform(0.02, 0.03, (rows, blocks)).astype(kind)
+    return b, scales, draw.integers(0, 256, (rows, -(-blocks * bits // 8))).astype(np.uint8)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_products_with_weights_of_few_bits(bits):
+    for size, block in ((64, 32), (40, 16)):
+        b, scales, zero = packed(0, bits, 9, -(-size // block), block)
+        common = {"atol": 1e-5, "rtol": 1e-5, "constants": ("b", "s", "z", "bias")}
+        common |= {"K": size, "N": 9, "bits": bits, "block_size": block}
+        given = {"a": floats(1, 2, 3, size), "b": b, "s": scales}
+        check("com.microsoft::MatMulNBits", {**given, "z": zero}, **common)
+        check("com.microsoft::MatMulNBits", {**given, "z": None, "g": None, "bias": floats(2, 9)}, **common)
+        if bits < 8:  # ONNX Runtime has no floats for 8 bits
+            check("com.microsoft::MatMulNBits", {**given, "z": floats(3, *scales.shape) + 5}, **common)
+    table = {"d": b.reshape(9, -1), "i": np.array([[0, 3], [2, -1]]), "s": scales, "z": zero}
+    for zeros in (zero, None):
+        rows = {**table, "z": zeros}
+        options = {"constants": ("d", "s", "z"), "bits": bits, "block_size": 16, "atol": 1e-6}
+        check("com.microsoft::GatherBlockQuantized", rows, **options)
+
+
+def test_rows_and_products_of_integers_of_4_bits():
+    draw, low = np.random.default_rng(0), {ml_dtypes.int4: -8, ml_dtypes.uint4: 0}
+    for kind, least in low.items():
+        steps = draw.integers(least, least + 16, (6, 32)).astype(kind)
+        zero = draw.integers(least, least + 16, (6, 2)).astype(kind)
+        table = {"d": steps, "i": np.array([5, 0, 3]), "s": np.abs(floats(1, 6, 2)), "z": zero}
+        options = {"constants": ("d", "s", "z"), "block_size": 16, "atol": 1e-6}
+        check("com.microsoft::GatherBlockQuantized", table, **options)
+        turned = {**table, "s": np.abs(floats(1, 1, 32)), "z": None}
+        check("com.microsoft::GatherBlockQuantized", turned, quantize_axis=0, gather_axis=1, **options)
+    b = draw.integers(0, 256, 64 * 5 // 2).astype(np.uint8)
+    product = {"a": floats(1, 2, 3, 64), "b": b, "m": np.abs(floats(2, 20))}
+    for kind in (0, 1):
+        options = {"K": 64, "N": 5, "block_size": 16, "quant_type": kind, "constants": ("b", "m")}
+        check("com.microsoft::MatMulBnb4", product, atol=1e-5, rtol=1e-5, **options)
+
+
+def test_a_group_for_each_column():
+    """``g_idx`` orders the columns by group: the same product with the columns in the order of the blocks."""
+    b, scales, zero = packed(0, 4, 9, 2, 16)
+    given = {"a": floats(1, 3, 32), "b": b, "s": scales, "z": zero}
+    order = np.random.default_rng(2).permutation(32)
+    options = {"K": 32, "N": 9, "bits": 4, "block_size": 16, "constants": ("b", "s", "z", "g")}
+    plain, arrays = one_operator("com.microsoft::MatMulNBits", given, **options)
+    nibbles = np.stack([b & 15, b >> 4], -1).reshape(9, 32)[:, order].astype(np.uint8)
+    moved = (nibbles[:, ::2] | nibbles[:, 1::2] << 4).reshape(b.shape)
+    ordered = {**given, "a": given["a"][:, order], "b": moved, "g": (order // 16).astype(np.int32)}
+    grouped, turned = one_operator("com.microsoft::MatMulNBits", ordered, **options)
+    expected = jaxrnn.load(plain)(arrays)["y0"]
+    np.testing.assert_allclose(jaxrnn.load(grouped)(turned)["y0"], expected, atol=1e-5)
+
+
+def network_of_4_bits():
+    """A GRU behind a product with weights of 4 bits; `x` is ``[T, 1, 32]``."""
+    b, scales, zero = packed(0, 4, 48, 2, 16)
+    weights = {"W": 0.2 * floats(1, 1, 96, 48), "R": 0.2 * floats(2, 1, 96, 32), "axis": np.array([1])}
+    nodes = [
+        helper.make_node(
+            "MatMulNBits", ["x", "b", "s", "z"], ["m"], domain="com.microsoft", K=32, N=48, bits=4, block_size=16
+        ),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("GRU", ["r", "W", "R"], ["Y"], hidden_size=32, name="gru"),
+        helper.make_node("Squeeze", ["Y", "axis"], ["y"]),
+    ]
+    arrays = {"b": b, "s": scales, "z": zero, **weights}
+    graph = graph_of(nodes, {"x": ["T", 1, 32]}, {"y": ["T", 1, 32]}, arrays)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+def test_weights_of_4_bits_stay_so_in_a_stream(tmp_path):
+    model = jaxrnn.load(network_of_4_bits())
+    assert set(model.params) == {"W", "R", "s"}
+    x = {"x": floats(3, 7, 1, 32)}
+    np.testing.assert_allclose(model(x)["y"], peer_outputs(network_of_4_bits(), x)["y"], atol=2e-6)
+    streamed = model.stream("T")
+    for opset, kind in ((None, TensorProto.UINT4), (17, None)):
+        path = tmp_path / f"{opset}.onnx"
+        jaxrnn.export_onnx(streamed, model.params, path, opset=opset)
+        assert verify_export(streamed, model.params, path).ok
+        written = onnx.load(path)
+        kinds = {each.data_type for each in written.graph.initializer if 32 * 48 in (np.prod(each.dims),)}
+        assert kinds == {kind or TensorProto.FLOAT}
+        assert written.opset_import[0].version == (opset or 21)
+
+
+BATCH, TOKENS, HEADS, SIZE = 2, 5, 3, 4
+MASKS = {
+    "lengths": np.array([4, 5], np.int32),
+    "ends and starts": np.array([4, 5, 1, 0], np.int32),
+    "keys": np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], np.int32),
+    "all hidden": np.zeros((2, 5), np.int32),
+    "scores": (floats(9, BATCH, TOKENS, TOKENS) > -0.3).astype(np.int32),
+}
+
+
+def attended(operator, names, given, **options):
+    """Compare an operator of attention, with absent inputs in between."""
+    inputs = {name: given.get(name) for name in names.split()}
+    check(f"com.microsoft::{operator}", inputs, num_heads=HEADS, atol=2e-6, rtol=1e-5, **options)
+
+
+@pytest.mark.parametrize("mask", [None, *MASKS])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_of_one_tensor(mask, causal):
+    features = HEADS * SIZE
+    one = {"x": floats(0, BATCH, TOKENS, 6), "w": floats(1, 6, 3 * features), "b": floats(2, 3 * features)}
+    masked = {**one, "m": None if mask is None else MASKS[mask]}
+    attended("Attention", "x w b m p ab", masked, unidirectional=causal)
+    steps = {"x": integers(3, np.uint8, BATCH, TOKENS, 6), "w": integers(4, np.int8, 6, 3 * features), "b": one["b"]}
+    steps |= {"sx": np.float32(0.02), "sw": np.float32(0.01), "zx": np.uint8(120), "zw": np.int8(2)}
+    if mask in (None, "lengths"):
+        quantised = {**steps, "m": masked["m"]}
+        attended("QAttention", "x w b sx sw m zx zw", quantised, constants=("w", "zw"), unidirectional=causal)
+    if mask is None:
+        past = floats(5, 2, BATCH, HEADS, 3, SIZE)
+        attended("Attention", "x w b m p ab", {**one, "p": past}, outputs=2, unidirectional=causal)
+        wide = {"x": one["x"], "w": floats(6, 6, 4 * features), "b": floats(7, 4 * features)}
+        wide["ab"] = floats(8, BATCH, HEADS, TOKENS, TOKENS)
+        sizes = [features, features, 2 * features]
+        attended("Attention", "x w b m p ab", wide, qkv_hidden_sizes=sizes, scale=0.3)
+
+
+@pytest.mark.parametrize("mask", [None, *(set(MASKS) - {"ends and starts"})])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_of_three_tensors(mask, causal):
+    features, names = HEADS * SIZE, "q k v b m ab pk pv"
+    one = {name: floats(seed, BATCH, TOKENS, features) for seed, name in enumerate("qkv")}
+    attended("MultiHeadAttention", names, {**one, "m": None if mask is None else MASKS[mask]}, unidirectional=causal)
+    if mask is None:
+        past = {"pk": floats(3, BATCH, HEADS, 3, SIZE), "pv": floats(4, BATCH, HEADS, 3, SIZE)}
+        options = {"outputs": 3, "unidirectional": causal, "mask_filter_value": -3e4}
+        attended("MultiHeadAttention", names, {**one, **past, "b": floats(5, 3 * features)}, **options)
+        encoder = {"q": one["q"], "k": floats(6, BATCH, HEADS, 7, SIZE), "v": floats(7, BATCH, HEADS, 7, SIZE)}
+        attended("MultiHeadAttention", names, {**encoder, "ab": floats(8, 1, 1, TOKENS, 7)}, scale=0.3)
+
+
+def test_rotated_and_embedded_tokens():
+    features, ids = HEADS * SIZE, np.random.default_rng(0).integers(0, 9, (BATCH, TOKENS))
+    caches = {"c": floats(0, 20, SIZE // 2), "s": floats(1, 20, SIZE // 2)}
+    for interleaved in (0, 1):
+        whole = {"x": floats(2, BATCH, TOKENS, features), "p": np.array([3]), **caches}
+        check("com.microsoft::RotaryEmbedding", whole, interleaved=interleaved, atol=1e-6)
+        heads = {"x": floats(3, BATCH, HEADS, TOKENS, SIZE), "p": ids, **caches}
+        check("com.microsoft::RotaryEmbedding", heads, interleaved=interleaved, atol=1e-6)
+    wide = {"x": floats(4, BATCH, TOKENS, HEADS * 8), "p": np.array([3]), **caches}
+    check("com.microsoft::RotaryEmbedding", wide, num_heads=HEADS, rotary_embedding_dim=4, atol=1e-6)
+    ids = ids.astype(np.int32)
+    tables = {"w": floats(5, 9, features), "p": floats(6, 12, features), "t": floats(7, 2, features)}
+    embedded = {"i": ids, "s": ids % 2, **tables, "g": floats(8, features), "b": floats(9, features), "m": ids % 3}
+    check("com.microsoft::EmbedLayerNormalization", {**embedded, "m": ids % 2}, outputs=3, atol=1e-5)
+    alone = {**embedded, "s": None, "t": None, "m": None, "q": ids}
+    check("com.microsoft::EmbedLayerNormalization", alone, outputs=2, epsilon=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        ("com.microsoft::GroupQueryAttention", "caches are buffers that a server shares"),
+        ("com.microsoft::BiasSoftmax", "for GPUs only; optimise the file for the CPU"),
+        ("com.microsoft.nchwc::Conv", "ORT_ENABLE_EXTENDED"),
+    ],
+)
+def test_an_operator_that_is_left_out_has_a_reason(operator, words):
+    domain, _, name = operator.partition("::")
+    node = helper.make_node(name, ["x"], ["y"], domain=domain)
+    graph = graph_of([node], {"x": [1, 2]}, {"y": [1, 2]}, {})
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)])
+    check_refused(jaxrnn.UnsupportedError, words, jaxrnn.load, model)
 
 
 def lstm_inputs(seed, time, batch, directions, *, kind=np.int8, columns=False, state=False, peephole=False):

@@ -15,7 +15,9 @@ import onnx
 from onnx import numpy_helper
 
 from jaxrnn._jax.context import exact_types
+from jaxrnn.jaxprs.canonical import canonical
 from jaxrnn.jaxprs.equations import walk
+from jaxrnn.jaxprs.own import is_platform_index
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph
 from jaxrnn.onnx.program import Program, bind
@@ -164,7 +166,8 @@ def _missing(program: Program, values: list[Any]) -> tuple[str, ...] | None:
         jaxpr = jax.make_jaxpr(_function(program, values, chosen))(*(values[place] for place in chosen))
     except Exception:  # JAX raises many types if a shape depends on data
         return None
-    return tuple(sorted({equation.primitive.name for equation in walk(jaxpr.jaxpr)} - {*RULES, "platform_index"}))
+    equations = [each for each in walk(canonical(jaxpr).jaxpr) if not is_platform_index(each)]
+    return tuple(sorted({each.primitive.name for each in equations if RULES.of(each) is None}))
 
 
 def _fed(program: Program, values: list[Any]) -> list[int]:

@@ -128,7 +128,7 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
     texts = {key: (rows[key] if key in rows.columns else pl.repeat(None, rows.height)) for key in KEYS}
     try:
         rows = rows.with_columns(**{key: column.cast(pl.String) for key, column in texts.items()})
-    except pl.exceptions.PolarsError as error:
+    except polars_errors() as error:
         raise InputError(f"{path}: the columns {', '.join(KEYS)} must hold text: {error}") from error
     for number in (rows["path"].fill_null("") == "").arg_true():
         raise InputError(f"{path}, row {number + 1}: the path is empty")
@@ -153,8 +153,15 @@ def _read_table(path: Location) -> Any:
     try:
         with path.open("rb") as file:
             return readers[path.suffix.lower()](file)
-    except polars.exceptions.PolarsError as error:
+    except polars_errors() as error:
         raise InputError(f"{path} cannot be read as a table: {error}") from error
+
+
+def polars_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors of Polars. Some damaged files end in a panic of its code in Rust, which is no `Exception`."""
+    import polars
+
+    return polars.exceptions.PolarsError, polars.exceptions.PanicException
 
 
 def columns_of(corpus: Iterable[Item]) -> list[str]:

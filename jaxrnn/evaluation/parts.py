@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrnn._files.stores import Location, files_below, local_copy
 from jaxrnn._files.writing import in_place_of, locked
 from jaxrnn.errors import InputError, StoreError
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.corpus import Item, polars_errors
 from jaxrnn.evaluation.tables import COLUMNS, OK, Row, frame_of, load_polars, save, scan_all
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def facts_of(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the parts in a folder with their facts. A file that Polars cannot read is no part."""
     pl = load_polars()
     for path in files_below(folder, ("*.parquet",)) if folder.is_dir() else ():
-        with contextlib.suppress(pl.exceptions.PolarsError, OSError):
+        with contextlib.suppress(*polars_errors(), OSError):
             if (text := pl.read_parquet_metadata(path).get(FACTS)) is not None and path.stem.isdecimal():
                 yield path, text
 

@@ -19,7 +19,7 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.corpus import Item, polars_errors
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.parts import scan_counts, write_whole
 from jaxrnn.evaluation.summary import check_slices, summary_of
@@ -234,7 +234,7 @@ def read_results(folder: Location | str) -> Results:
         InputError: the folder has no results, or the results cannot be read.
         StoreError: the store cannot be reached.
     """
-    pl, folder = load_polars(), location(folder)
+    folder = location(folder)
     for name in (TABLE, DOCUMENT):
         if not (folder / name).exists():
             raise InputError(f"{folder} holds no results: there is no {name} in it")
@@ -248,7 +248,7 @@ def read_results(folder: Location | str) -> Results:
                 options = {key: value for key, value in metric.items() if key not in ("name", "kind", "columns")}
                 if (pool := METRICS[kind](called=metric["name"], **options).pool) is not None:
                     pools[metric["name"]] = pool
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, *polars_errors()) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
     outputs = folder / OUTPUTS
     counted = scan_counts(folder, [pool.key for pool in pools.values()]) if pools else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import Location, local_copy
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.evaluation.corpus import Item, Manifest, columns_of
+from jaxrnn.evaluation.corpus import Item, Manifest, columns_of, polars_errors
 
 if TYPE_CHECKING:
     import polars
@@ -102,7 +102,7 @@ def save(write: Callable[[Path], object], file: Path) -> None:
     """Call a writer of Polars, and convert errors such as a full disk to `OSError`."""
     try:
         write(file)
-    except load_polars().exceptions.PolarsError as error:
+    except polars_errors() as error:
         raise OSError(first_line(error)) from error
 
 
@@ -115,5 +115,5 @@ def collected(table: polars.LazyFrame) -> polars.DataFrame:
     """Read a table of results; raise InputError for a damaged file, or a table without the columns."""
     try:
         return table.collect()
-    except load_polars().exceptions.PolarsError as error:
+    except polars_errors() as error:
         raise InputError(f"a table of results cannot be read: {first_line(error)}; evaluate again") from error

@@ -24,6 +24,7 @@ from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
 from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
+from jaxrnn.export.quantized import BLOCKS_SINCE
 from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
 from jaxrnn.model.loading import write_graph
@@ -93,7 +94,7 @@ def export_onnx(
         batch: the number of streams of a step. Each array gets a leading axis of this size, or the model's batch
             dimension gets this size. By default, one stream without this axis.
         dims: sizes of the open dimensions of a step, other than the batch.
-        opset: the version of ONNX's operators; 17 by default.
+        opset: the version of ONNX's operators; by default 17, or 21 for weights of 4 bits or with scales of blocks.
         label: the name of a step or function in the file; by default the name in Python.
         frame_rate: input frames per second of a stream (samples per second, if a frame is a sample). The metadata then
             contain delay and look-ahead in milliseconds.
@@ -139,11 +140,13 @@ def export_onnx(
         return None
     paths = [local_path(path), *([] if flush is None else [local_path(flush)])]
     check_targets(paths)
-    version = _known_opset(OPSET if opset is None else opset)
+    version = None if opset is None else _known_opset(opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()
     graphs = _graphs(stepper, params, options, apart)
     stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": target}
     graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
+    if version is None:
+        version = BLOCKS_SINCE if any(each.stores_blocks for each in graphs) else OPSET
     return _write(graphs, paths, version, conversion)
 
 

@@ -31,7 +31,8 @@ from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paire
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.canonical import canonical
-from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.jaxprs.equations import shape_of, type_of, walk
+from jaxrnn.jaxprs.own import operator_p
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
@@ -273,6 +274,15 @@ class Graph:
     results: Sequence[str]
     facts: StepFile
     operators: Mapping[str, str] | None = None
+
+    @property
+    def stores_blocks(self) -> bool:
+        """Return True if the function dequantises integers in blocks, or of 4 bits."""
+        return any(
+            bool(dict(each.params["attributes"]).get("block_size")) or type_of(each.invars[0]).name.endswith("int4")
+            for each in walk(self.closed.jaxpr)
+            if each.primitive is operator_p and each.params["name"] == "DequantizeLinear"
+        )
 
     def lowered(self, opset: int) -> ir.Model:
         """Lower the function to an ONNX model."""

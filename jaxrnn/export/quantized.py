@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 
+#: The types of integers that engines fuse. Blocks and integers of 4 bits need `BLOCKS_SINCE`.
+_TYPES = ("int4", "int8", "int32", "uint4", "uint8")
+BLOCKS_SINCE = 21
+
 #: Below this size, 8-bit arrays may become wider.
 FEW = 64
 
@@ -56,7 +60,7 @@ class Quantized(np.ndarray):
         return self._moved(lambda x: x[index])
 
     def operands(self) -> tuple[list[np.ndarray | None], dict[str, int]] | None:
-        """Return the operands and attributes of DequantizeLinear, or None if scales vary over several axes."""
+        """Return the operands and attributes of DequantizeLinear, or None if scales vary otherwise."""
         if self.steps is None:
             return None
         for axis in (None, *range(self.ndim)):
@@ -67,22 +71,36 @@ class Quantized(np.ndarray):
                 is_wide = self.steps.dtype.itemsize > 1  # an int32 zero point is always 0
                 operands = [self.steps, scale.reshape(shape), None if is_wide else zero.reshape(shape)]
                 return operands, {} if axis is None else {"axis": axis}
+        for axis, size in enumerate(self.shape):
+            blocks = (each for each in range(2, size + 1) if self._is_blocked(axis, each))
+            if (block := max(blocks, default=None)) is not None:
+                first = tuple(slice(None, None, block if d == axis else None) for d in range(self.ndim))
+                return [self.steps, self.scale[first], self.zero[first]], {"axis": axis, "block_size": block}
         return None
 
+    def _is_blocked(self, axis: int, block: int) -> bool:
+        """Return True if scales and zero points are equal within blocks along an axis."""
+        starts = np.arange(self.shape[axis]) // block * block
+        return all(bool(np.all(np.take(each, starts, axis) == each)) for each in (self.scale, self.zero))
 
-def dequantized(operands: Sequence[np.ndarray], axis: int) -> Quantized | None:
-    """Return the result of DequantizeLinear, or None if engines do not fuse these types."""
+
+def dequantized(operands: Sequence[np.ndarray], axis: int, block: int) -> Quantized | None:
+    """Return the result of DequantizeLinear, or None if engines do not fuse these types; ``block`` 0 for no blocks."""
     steps, scale, zero = (*operands, None)[:3]
     assert steps is not None
     assert scale is not None
-    is_known = steps.dtype.name in ("int8", "uint8", "int32") and scale.dtype == np.float32 and steps.size > 0
+    is_known = steps.dtype.name in _TYPES and scale.dtype == np.float32 and steps.size > 0
     if not is_known or (zero is not None and steps.dtype == np.int32 and zero.any()):
         return None
-    along = [-1 if d == axis % max(steps.ndim, 1) else 1 for d in range(steps.ndim)]
-    scale, zero = (
-        np.broadcast_to(each.reshape(along if each.size > 1 else [1] * steps.ndim), steps.shape)
-        for each in (scale, np.zeros((), steps.dtype) if zero is None else zero)
-    )
+    along = axis % max(steps.ndim, 1)
+
+    def spread(each: np.ndarray) -> np.ndarray:
+        if block and each.ndim:
+            return np.take(each, np.arange(steps.shape[along]) // block, along)
+        shape = [-1 if d == along and each.size > 1 else 1 for d in range(steps.ndim)]
+        return np.broadcast_to(each.reshape(shape), steps.shape)
+
+    scale, zero = map(spread, (scale, np.zeros((), steps.dtype) if zero is None else zero))
     elements = (steps.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
     return _made(elements, steps, scale, zero)
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export import kernels
-from jaxrnn.export.quantized import Quantized
+from jaxrnn.export.quantized import BLOCKS_SINCE, Quantized
 
 #: Temporary nodes: functions that ONNX lacks, which are written out after the rewrites, and the ends of a graph.
 OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
@@ -96,7 +96,11 @@ class Writer:
     def quantized(self, array: Quantized) -> ir.Value | None:
         """Write DequantizeLinear of the integers of an array, or return None if the opset lacks the operator."""
         known = array.operands()
-        if known is None or self.opset < (13 if known[1] else 10):
+        if known is None or array.steps is None:
+            return None
+        attributes = known[1]
+        blocks = "block_size" in attributes or array.steps.dtype.name.endswith("int4")
+        if self.opset < (BLOCKS_SINCE if blocks else 13 if attributes else 10):
             return None
         return self.node("DequantizeLinear", *known[0], shape=array.shape, dtype=array.dtype, **known[1])
 

@@ -237,15 +237,16 @@ def operator(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list
     inputs = [next(each) if there else None for there in params["present"]]
     while inputs[-1] is None:
         inputs.pop()
+    arrays = [each for each in inputs if isinstance(each, np.ndarray)]
+    is_known = name == "DequantizeLinear" and len(arrays) == len(inputs) and attributes.keys() <= {"axis", "block_size"}
+    layout = attributes.get("axis", 1), attributes.get("block_size", 0)
+    if is_known and (known := dequantized(arrays, *layout)) is not None:
+        return [known]
     types = [None if value is None else dtype_of(value) for value in inputs]
     if (
         not kernels.takes(name, opset, types)
         or not attributes.keys() <= onnx.defs.get_schema(name, opset).attributes.keys()
     ):
         return lowering.trace(functools.partial(computed, **params), *operands)
-    arrays = [each for each in inputs if isinstance(each, np.ndarray)]
-    is_known = name == "DequantizeLinear" and len(arrays) == len(inputs) and attributes.keys() <= {"axis"}
-    if is_known and (known := dequantized(arrays, attributes.get("axis", 1))) is not None:
-        return [known]
     results = [(shape_of_atom(variable), type_of(variable)) for variable in equation.outvars]
     return [*lowering.writer.nodes_of(name, inputs, results, **attributes)]

@@ -30,12 +30,19 @@ FAMILIES = tuple(
     importlib.import_module(f"{__name__}.{family}")
     for family in """
         activations arithmetic attention control indexing linear machine_learning.features machine_learning.trees
-        machine_learning.vectors microsoft.fused microsoft.quantized normalization older pooling quantization random
-        recurrent reduction regions resize sampling sequences shaping spectral strings training types
+        machine_learning.vectors microsoft.attention microsoft.blocks microsoft.fused microsoft.quantized normalization
+        older pooling quantization random recurrent reduction regions resize sampling sequences shaping spectral strings
+        training types
     """.split()  # noqa: SIM905
 )
 
 _MAPS = "maps are not supported; export the model without it (in skl2onnx, zipmap=False)"
+
+
+def _of_runtime(reason: str, names: str) -> dict[tuple[str, str], str]:
+    """Return the reason for some operators of ONNX Runtime."""
+    return {("com.microsoft", name): reason for name in names.split()}
+
 
 #: Operators that are not implemented, with reasons.
 REFUSED = {
@@ -43,7 +50,35 @@ REFUSED = {
     ("ai.onnx.ml", "DictVectorizer"): _MAPS,
     ("ai.onnx.ml", "ZipMap"): _MAPS,
     ("ai.onnx.preview.training", "Gradient"): "differentiate the model with jax.grad instead",
+    **_of_runtime(
+        "it generates a whole sequence; load the file of the decoder, and call its step",
+        "BeamSearch GreedySearch Sampling WhisperBeamSearch",
+    ),
+    **_of_runtime(
+        "its caches are buffers that a server shares; export the decoder with its caches as inputs and outputs",
+        """
+        DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention GroupQueryAttention PagedAttention
+        SparseAttention SparsePagedAttention
+        """,
+    ),
+    **_of_runtime(
+        "ONNX Runtime has this form for GPUs only; optimise the file for the CPU",
+        """
+        BiasAdd BiasDropout BiasSoftmax BiasSplitGelu BitmaskBiasDropout BitmaskDropout ComplexMul ComplexMulConj
+        DecoderAttention FusedMatMulActivation GatedRelativePositionBias GemmFastGelu GemmFloat8 GroupNorm Irfft
+        LongformerAttention NhwcConv NhwcFusedConv PackedAttention PackedMultiHeadAttention QOrderedAttention
+        QOrderedGelu QOrderedLayerNormalization QOrderedLongformerAttention QOrderedMatMul RelativePositionBias
+        RemovePadding RestorePadding Rfft SkipGroupNorm
+        """,
+    ),
 }
+
+#: Domains of operators that are not implemented, with reasons.
+REFUSED_DOMAINS: Mapping[str, str] = dict.fromkeys(
+    ("com.microsoft.nchwc", "com.ms.internal.nhwc"),
+    "the file was saved for one processor, at ONNX Runtime's highest optimisation level, and does not say how its "
+    "weights are ordered; save it at the level ORT_ENABLE_EXTENDED",
+)
 
 #: Operators of a caller, by domain and name: functions, or entries of `registry.since`.
 OwnOperators = Mapping[tuple[str, str], Callable[..., Any] | Versions]
@@ -88,7 +123,7 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
     if opset is None:
         raise UnsupportedError(f"{full_name}: the file imports no opset for the domain {domain or 'ai.onnx'!r}")
     if versions is None:
-        reason = REFUSED.get((domain, name)) or _nearest(domain, name)
+        reason = REFUSED.get((domain, name)) or REFUSED_DOMAINS.get(domain) or _nearest(domain, name)
         raise UnsupportedError(
             f"{full_name} (opset {opset}) is not implemented; {reason}, or "
             f"`jaxrnn.load(path, operators={{{(domain, name)}: function}})` adds your own operator"

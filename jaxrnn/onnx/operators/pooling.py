@@ -194,19 +194,26 @@ def _max_indices(x: Any, windows: PoolingWindows, least: Any, storage_order: int
 
 
 @inherits(PoolingWindows)
-def average_pool(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> Value:
-    """AveragePool; the padding counts only with ``count_include_pad``; the overhang of rounding up never counts."""
+def window_sums(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> tuple[Any, Any]:
+    """Return the sum of each window, and the number of its elements; the overhang of rounding up never counts."""
     x = traced(x)
     windows = PoolingWindows(x, **geometry)
     total = windows.reduce(x, 0, lax.add)
     padded = any(low or high for low, high in windows.pads) and not count_include_pad
     if not padded and not any(windows.overhang):
-        return total / np.asarray(math.prod(windows.kernel), x.dtype)
+        return total, np.asarray(math.prod(windows.kernel), x.dtype)
     ones = jnp.ones((1, 1, *x.shape[2:]), x.dtype)
     if count_include_pad:
         ones = jnp.pad(ones, [(0, 0), (0, 0), *windows.pads], constant_values=1)
         windows.pads = [(0, 0)] * len(windows.pads)
-    return total / windows.reduce(ones, 0, lax.add)
+    return total, windows.reduce(ones, 0, lax.add)
+
+
+@inherits(window_sums)
+def average_pool(x: Value, **geometry: Any) -> Value:
+    """AveragePool; the padding counts only with ``count_include_pad``."""
+    total, count = window_sums(x, **geometry)
+    return total / count
 
 
 @inherits(PoolingWindows)

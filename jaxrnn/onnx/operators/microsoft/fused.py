@@ -90,7 +90,7 @@ def simplified_layer_normalization(
     return [y.astype(x.dtype) * traced(scale).astype(x.dtype), inverse][:output_count]
 
 
-def _sum_normalized(parts: Sequence[Value], gamma: Value, beta: Value, epsilon: float, *, centred: bool) -> list[Value]:
+def sum_normalized(parts: Sequence[Value], gamma: Value, beta: Value, epsilon: float, *, centred: bool) -> list[Value]:
     """Add parts in at least 32 bits and normalise; return result, mean, inverse deviation and sum."""
     arrays = [traced(value) for value in parts if value is not None]
     dtype, wide = arrays[0].dtype, wide_type(arrays[0].dtype)
@@ -113,14 +113,14 @@ def skip_layer_normalization(
     output_count: int = 1,
 ) -> list[Value]:
     """SkipLayerNormalization: LayerNormalization over the last axis of input + skip + bias."""
-    return _sum_normalized((input, skip, bias), gamma, beta, epsilon, centred=True)[:output_count]
+    return sum_normalized((input, skip, bias), gamma, beta, epsilon, centred=True)[:output_count]
 
 
 def skip_simplified_layer_normalization(
     input: Value, skip: Value, gamma: Value, bias: Value = None, *, epsilon: float = 1e-12, output_count: int = 1
 ) -> list[Value]:
     """SkipSimplifiedLayerNormalization: RMSNormalization over the last axis of input + skip + bias."""
-    return _sum_normalized((input, skip, bias), gamma, None, epsilon, centred=False)[:output_count]
+    return sum_normalized((input, skip, bias), gamma, None, epsilon, centred=False)[:output_count]
 
 
 def _turned(x: Value, last: int, batch: int) -> jax.Array:

@@ -17,12 +17,15 @@ import numpy as np
 from jaxrnn._jax import varying
 from jaxrnn.cells.cell import LSTM
 from jaxrnn.cells.recurrence import DIRECTIONS, masked_output, masked_update
-from jaxrnn.onnx.operators.activations import leaky_relu
+from jaxrnn.onnx.operators.activations import along, flattened, leaky_relu
+from jaxrnn.onnx.operators.linear import conv
+from jaxrnn.onnx.operators.pooling import max_pool, window_sums
 from jaxrnn.onnx.operators.quantization import (
     dequantize_linear,
     dynamic_quantize_linear,
     matmul_integer,
     of_matrix,
+    q_linear_conv,
     quantize_linear,
     quantized,
     quotient,
@@ -182,6 +185,80 @@ def q_linear_global_average_pool(
     return quantized(total.astype(jnp.float32) * factor, _zero(y_zero_point), dtype_of(x))
 
 
+def _channels_second(x: Value) -> jax.Array:
+    return jnp.moveaxis(traced(x), -1, 1)
+
+
+@inherits(window_sums)
+def q_linear_average_pool(
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value = None,
+    y_scale: Value = None,
+    y_zero_point: Value = None,
+    *,
+    channels_last: int = 0,
+    **geometry: Any,
+) -> Value:
+    """QLinearAveragePool: the average of floats, quantised."""
+    if y_scale is None:
+        raise ValueError("y_scale must be given")
+    array = _channels_second(x) if channels_last else traced(x)
+    elements = (wide(array) - _zero(x_zero_point)).astype(jnp.float32) * _number(x_scale)
+    total, count = window_sums(elements, **geometry)
+    y = quotient(total, jnp.asarray(count), _FLOAT)
+    steps = quotient(y, _number(y_scale), _FLOAT) + _zero(y_zero_point).astype(jnp.float32)
+    result = quantized(steps, jnp.zeros((), jnp.int32), dtype_of(x))
+    return jnp.moveaxis(traced(result), 1, -1) if channels_last else result
+
+
+def q_linear_softmax(
+    x: Value, x_scale: Value, x_zero_point: Value, y_scale: Value, y_zero_point: Value, *, axis: int = -1, opset: int
+) -> Value:
+    """QLinearSoftmax: a softmax along one axis, or before opset 13 over all axes from ``axis`` on."""
+    softmax = (along if opset >= 13 else flattened)(jax.nn.softmax)
+    y = softmax((wide(x) - _zero(x_zero_point)).astype(jnp.float32) * _number(x_scale), axis=axis)
+    return quantized(quotient(traced(y), _number(y_scale), _FLOAT), _zero(y_zero_point), dtype_of(x))
+
+
+def q_linear_where(
+    condition: Value,
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value,
+    y: Value,
+    y_scale: Value,
+    y_zero_point: Value,
+    z_scale: Value,
+    z_zero_point: Value,
+) -> Value:
+    """QLinearWhere: an element of the first or the second tensor, each with a scale and a zero point."""
+    parts = [
+        _function(each, (scale, z_scale), (zero, z_zero_point), lambda value: value)
+        for each, scale, zero in ((x, x_scale, x_zero_point), (y, y_scale, y_zero_point))
+    ]
+    return jnp.where(traced(condition), *parts)
+
+
+@inherits(conv)
+def q_linear_conv_of_images(x: Value, *operands: Value, channels_last: int = 0, **window: Any) -> Value:
+    """QLinearConv, also with the channels on the last axis."""
+    if not channels_last:
+        return q_linear_conv(x, *operands, **window)
+    return jnp.moveaxis(traced(q_linear_conv(_channels_second(x), *operands, **window)), 1, -1)
+
+
+@inherits(max_pool, "auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+def nhwc_max_pool(x: Value, **geometry: Any) -> Value:
+    """NhwcMaxPool: MaxPool with the channels on the last axis."""
+    return jnp.moveaxis(traced(max_pool(_channels_second(x), **geometry)), 1, -1)
+
+
+def matmul_integer_16(a: Value, b: Value) -> Value:
+    """MatMulInteger16: the product of 16-bit integers; int32, which wraps around."""
+    return matmul_integer(a, b)
+
+
 class RuntimeLSTM(LSTM):
     """An LSTM as in ONNX Runtime: ``clip`` bounds the inputs of the gates, and not the cell state."""
 
@@ -326,7 +403,13 @@ OPERATORS: dict[str, Versions] = {
     "com.microsoft::DequantizeLinear": since(earlier(dequantize_linear, "block_size", "output_dtype"), 1),
     "com.microsoft::DynamicQuantizeMatMul": since(dynamic_quantize_matmul, 1),
     "com.microsoft::MatMulIntegerToFloat": since(matmul_integer_to_float, 1),
+    "com.microsoft::MatMulInteger16": since(matmul_integer_16, 1),
+    "com.microsoft::NhwcMaxPool": since(nhwc_max_pool, 1),
     "com.microsoft::QGemm": since(q_gemm, 1),
+    "com.microsoft::QLinearAveragePool": since(q_linear_average_pool, 1),
+    "com.microsoft::QLinearConv": since(q_linear_conv_of_images, 1),
+    "com.microsoft::QLinearSoftmax": since(q_linear_softmax, 1),
+    "com.microsoft::QLinearWhere": since(q_linear_where, 1),
     "com.microsoft::QuantizeLinear": since(
         earlier(quantize_linear, "block_size", "output_dtype", "precision", "saturate"), 1
     ),
