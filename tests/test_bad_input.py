@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pickle
 import re
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import ADD, RELU, WEIGHT, X, Y, model, node
 from refusals import check_refused
-from small_models import graph_of
+from small_models import graph_of, make_model
+from verifier import peer_outputs
 
 import jaxrnn
 from jaxrnn.model.inspection import inspect_model
@@ -201,7 +203,7 @@ NODES = {
 @pytest.mark.parametrize("what", NODES)
 def test_nodes_that_cannot_be_run(what, monkeypatch):
     """The error names the mistake when the node runs, and when the state is looked for if the node could have some."""
-    monkeypatch.setattr("jaxrnn.model.loading.check_shapes", lambda proto: None)
+    monkeypatch.setattr("jaxrnn.model.loading.check_shapes", lambda proto, strict: {})
     text, constant, words = NODES[what]
     header = '<ir_version: 9, opset_import: ["": 19]> bad (float[2, 3] x) => (float y)'
     model = jaxrnn.load(onnx.parser.parse_model(f"{header} <{constant}> {{ {text} }}"))
@@ -354,7 +356,7 @@ def test_looking_into_a_file_that_cannot_be_run(build):
 
 def test_a_sequence_is_no_tensor(monkeypatch):
     """Inference finds most such files, but not all."""
-    monkeypatch.setattr("jaxrnn.model.loading.check_shapes", lambda proto: None)
+    monkeypatch.setattr("jaxrnn.model.loading.check_shapes", lambda proto, strict: {})
     made = node("SequenceConstruct", ["x", "x"], ["s"], name="make")
     with pytest.raises(jaxrnn.NodeError, match=r"'n' \(MatMul-13\).*input A is a sequence"):
         jaxrnn.load(model(made, node("MatMul", ["s", "x"])))({"x": np.ones((2, 3), np.float32)})
@@ -365,6 +367,52 @@ def test_negative_dimensions_are_open():
     loaded = jaxrnn.load(model(RELU, inputs=[xs]))
     assert loaded.inputs[0].shape == ("x_dim_0", 3)
     assert loaded(x=np.ones((5, 3), np.float32))["y"].shape == (5, 3)
+
+
+def gru_file(x=("T", 1, 6), h=(1, 1, 4), y=("T", 1, 4)):
+    """A GRU over time with its state, and declared shapes of ``x``, ``h`` (before and after) and ``y``."""
+    weights = {"W": draws_of(1, 12, 6), "R": draws_of(1, 12, 4), "axis": np.array([1])}
+    nodes = [
+        helper.make_node("GRU", ["x", "W", "R", "", "", "h"], ["Y", "h_out"], hidden_size=4),
+        helper.make_node("Squeeze", ["Y", "axis"], ["y"]),
+    ]
+    return make_model(graph_of(nodes, {"x": [*x], "h": [*h]}, {"y": [*y], "h_out": [*h]}, weights))
+
+
+def draws_of(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.*the nodes give")
+@pytest.mark.parametrize("shape", [("T", 1, 7), ("T", 4)], ids=str)
+def test_an_output_of_another_shape_is_a_warning(shape, tmp_path):
+    file = gru_file(y=shape)
+    inputs = {"x": draws_of(5, 1, 6), "h": np.zeros((1, 1, 4), np.float32)}
+    with pytest.warns(UserWarning, match=r"output y: .*, but the nodes give y: float32\[T, 1, 4\]"):
+        model = jaxrnn.load(file)
+    assert model.outputs[0].shape == ("T", 1, 4)
+    np.testing.assert_allclose(model(inputs)["y"], peer_outputs(file, inputs)["y"], atol=1e-6)
+    assert inspect_model(file).corrected == model.corrected != ()
+    assert pickle.loads(pickle.dumps(model)).outputs == model.outputs
+    check_refused(jaxrnn.ModelError, "differ in (dimension|rank)", jaxrnn.load, file, declared="strict")
+    check_refused(jaxrnn.InputError, "'lenient' or 'strict', not 'no'", jaxrnn.load, file, declared="no")
+
+
+@pytest.mark.parametrize("name", ["?", "None", "", "N"])
+def test_sizes_that_share_a_name_and_nothing_else(name):
+    """``?`` is no name; the axes of one name are told apart by array and axis."""
+    file = gru_file((name, name, 6), (1, name, 4), (name, name, 4))
+    inputs = {"x": draws_of(5, 2, 6), "h": np.zeros((1, 2, 4), np.float32)}
+    model = jaxrnn.load(file)
+    if name == "N":
+        remedy = r"`jaxrnn.load\(path, dims={'x_dim_1': 'B'}\)`"
+        check_refused(jaxrnn.InputError, f"'N' is 2 here, but 5 in 'x'; .*{remedy}", model, inputs)
+        model = jaxrnn.load(file, dims={"x_dim_0": "T"})
+        assert model.inputs[0].shape == ("T", "N", 6)
+    np.testing.assert_allclose(model(inputs)["y"], peer_outputs(file, inputs)["y"], atol=1e-6)
+    assert [variable.name for variable in model.state] == ["h"]
+    outputs, _ = model.step(model.params, model.init(2), {"x": inputs["x"][:1]})
+    assert outputs["y"].shape == (1, 2, 4)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float32, np.float64])

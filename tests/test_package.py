@@ -82,6 +82,7 @@ EVALUATION = {
 }
 MODEL = {
     "apply",
+    "corrected",
     "declared_state",
     "dimensions",
     "fingerprint",

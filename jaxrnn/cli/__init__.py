@@ -74,7 +74,9 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand, and print an error that the user can fix without a traceback."""
-        with _printed_errors(ctx):
+        from jaxrnn.cli.output import plain_warnings
+
+        with _printed_errors(ctx), plain_warnings():
             return super().invoke(ctx)
 
 

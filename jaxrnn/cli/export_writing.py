@@ -23,7 +23,6 @@ from jaxrnn.cli.output import (
     busy,
     fields,
     past_line,
-    plain_warnings,
     show,
     text_of,
     verdict,
@@ -103,7 +102,7 @@ def write_step(
             if not checked.ok:
                 show({**facts_of(file.path, trial, checked), "sound": described(model)}, report)
                 click.get_current_context().exit(MISMATCH)
-        with busy(f"writing {output.name}"), plain_warnings():
+        with busy(f"writing {output.name}"):
             written = write(output, flush)
             files = (*written.files, *(() if example is None else write_example(written, example)))
     show({**facts_of(file.path, written, checked, files), "sound": described(model)}, report)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.commands import FrameCount, Option, command
 from jaxrnn.cli.options import Dims, ModelFile, new_file
-from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, wrapped
+from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, plain_warnings, show, wrapped
 
 if TYPE_CHECKING:
     from jaxrnn.model.inspection import Inspection
@@ -66,7 +66,7 @@ def inspect(
 
     write = None if html is None else page_writer()
     given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
-    with busy(f"inspecting {file.path.name}"):
+    with busy(f"inspecting {file.path.name}"), plain_warnings(shown=False):  # the report has their facts
         inspection = inspect_model(file.path, **given, streams=symbol or True, past=past, graph=write is not None)
         if html is not None and write is not None:
             write(inspection, html)
@@ -128,6 +128,7 @@ def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block
         },
         [{**item, "kind": kind} for kind in ("input", "output") for item in result[f"{kind}s"]],
     )
+    yield from (wrapped(text) for text in result["corrected"])
     yield _parameters(result, all_params)
     yield from _constants(result["constants"], all_params)
     yield Table(

@@ -97,6 +97,7 @@ class Inspection:
         state_problem: the ambiguity of the state, and how to resolve it, or None.
         unsupported: the nodes without an implemented operator.
         problem: the reason why the file cannot be loaded, or None.
+        corrected: descriptions of outputs that the file declares with other shapes than the nodes give.
         past: the most earlier frames that attention sees in an exported step, if this bound changed the model, or None.
         streams: the result of streaming over each open dimension that could be time; empty if not requested, if the
             file cannot be loaded, and for a model that already runs in steps.
@@ -122,6 +123,7 @@ class Inspection:
     state_problem: str | None
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
+    corrected: tuple[str, ...] = ()
     past: int | None = None
     streams: tuple[StreamInfo, ...] = ()
     graph: GraphInfo | None = None
@@ -170,6 +172,7 @@ def inspect_model(
         model, found_state, problem, state_problem = None, (), None, None
         try:
             options = {"dims": dims, "max_trip_count": None, "limits": limits, "operators": own}
+            options["declared"] = "lenient"
             model = model_of(file, made, label, options, static=static, state=state)
         except InputError:
             raise
@@ -215,6 +218,7 @@ def inspect_model(
             state_problem=state_problem,
             unsupported=tuple(unsupported.values()),
             problem=problem,
+            corrected=() if model is None else model.corrected,
             streams=tried,
             graph=found,
             graph_stream=in_pulses,

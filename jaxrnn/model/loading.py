@@ -6,8 +6,9 @@ import contextlib
 import copy
 import os
 import pickle
-from collections.abc import Mapping
-from typing import Any
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +22,11 @@ from jaxrnn._jax.context import check_names, exact_types
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError, check_kind
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
-from jaxrnn.onnx.graph import name_dimensions, read_graph
+from jaxrnn.onnx.graph import name_dimensions, read_graph, spec_of
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, own_operators
-from jaxrnn.onnx.program import bind, bound_loops
+from jaxrnn.onnx.program import Program, bind, bound_loops
 from jaxrnn.onnx.reading import Source, SourceFile, check_proto, label_of, labelled, read_source
 from jaxrnn.onnx.state import read_facts
 from jaxrnn.onnx.tensors import tensors_of
@@ -41,6 +42,7 @@ def load(
     max_trip_count: int | Mapping[str, int] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
+    declared: Literal["lenient", "strict"] = "lenient",
 ) -> Model:
     """Read an ONNX file as a model of pure JAX functions.
 
@@ -59,7 +61,8 @@ def load(
             file (an initializer of the same name) is state only if named here; the value is then the initial state.
         dims: names and sizes of open dimensions, by the names in ``model.inputs``. A name renames a dimension, a shared
             name ties dimensions, a number fixes a dimension, and a multiple relates dimensions: ``{"unk__351": "time",
-            "unk__353": "time", "unk__350": 1, "T": "4*U"}``.
+            "unk__353": "time", "unk__350": 1, "T": "4*U"}``. An axis of an array is also ``"<array>_dim_<axis>"``,
+            for files that give one name to sizes that are not related.
         max_trip_count: the most trips of an ONNX ``Loop`` with a number of trips that depends on data: a single
             number, or a dict with a number for each node. Such a loop has reverse-mode derivatives, and takes the time
             of all these trips. A loop with more trips raises a `NodeError` if possible. Under a transformation, in
@@ -74,6 +77,8 @@ def load(
             while tracing; an input annotated with `jaxrnn.onnx.registry.Static` is always constant. The function is
             pure and returns the output, or a list of several outputs. To declare further facts, such as the state that
             an operator carries, give `jaxrnn.onnx.registry.since` of the function in place of the function.
+        declared: with ``"lenient"``, an output with another shape than the file declares is a warning, as in ONNX
+            Runtime, and has the shape that the nodes give. With ``"strict"`` it is a `ModelError`.
 
     Raises:
         ModelError: the file is malformed, inconsistent or unsafe, or the metadata describe the state of another graph.
@@ -84,7 +89,10 @@ def load(
             ``operators`` cannot be used.
     """
     label, own = label_of(source), own_operators(operators)
+    if declared not in ("lenient", "strict"):
+        raise InputError(f"declared must be 'lenient' or 'strict', not {declared!r}")
     options = {"dims": dims, "max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
+    options["declared"] = declared
     with labelled(label), exact_types():
         return model_of(*read_model(source, limits), label, options, static=static, state=state)
 
@@ -128,10 +136,25 @@ def model_of(
         initial |= {name: array for name, array in first if name in carried and name not in (static or {})}
     program = bind(graph, options["limits"], options["operators"])
     bound_loops(program, options["max_trip_count"])
-    check_shapes(file.proto)
-    return Model(
+    found = check_shapes(file.proto, strict=options["declared"] == "strict")
+    corrected = tuple(_corrected(program, found))
+    for text in corrected:
+        warnings.warn(f"{label}: {text}", stacklevel=3)
+    model = Model(
         file, program, static=static or {}, state=state, label=label, initial=initial, step_file=facts, options=options
     )
+    model.corrected = corrected
+    return model
+
+
+def _corrected(program: Program, found: Mapping[str, onnx.TypeProto]) -> Iterator[str]:
+    """Give outputs the shapes that inference found, and describe the changes."""
+    for value in program.block.outputs:
+        if (kind := found.get(str(value.name))) is not None and kind.tensor_type.HasField("shape"):
+            declared = spec_of(value)
+            value.shape = ir.serde.deserialize_type_proto_for_shape(kind)
+            if (known := spec_of(value)) != declared:
+                yield f"the file declares the output {declared}, but the nodes give {known}"
 
 
 def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:

@@ -57,6 +57,7 @@ class Model:
         step_file: the metadata of a step that ``jaxrnn.export_onnx`` wrote: pulse, delay and rate, names of the state,
             first state. None if a different program wrote the file.
         opsets: opset version by domain (``""`` is ONNX's default domain).
+        corrected: descriptions of outputs that the file declares with other shapes than the nodes give.
         proto: the content of the file.
     """
 
@@ -81,6 +82,7 @@ class Model:
         self.static = bind_static(declared, static)
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
+        self.corrected: tuple[str, ...] = ()
         #: The reason why the graph cannot be compiled as a whole, after a call has failed to compile.
         self._uncompilable: str | None = None
         #: The other options of `load`, without ``static`` and ``state``, to restore the model from a pickle.

@@ -294,10 +294,17 @@ def spec_of(value: ir.Value) -> ArraySpec:
     dtype = None if value.dtype in (None, ir.DataType.UNDEFINED) else np.dtype(value.dtype.numpy())
     if value.shape is None:
         return ArraySpec(name, dtype, None)
-    # Some exporters write a negative size in place of a name.
-    sizes = enumerate(size if isinstance(size, int) else size.value or -1 for size in value.shape)
-    shape = (f"{name}_dim_{axis}" if isinstance(size, int) and size < 0 else size for axis, size in sizes)
+    sizes = (size if isinstance(size, int) else str(size.value) for size in value.shape)
+    shape = (_nameless(name, axis) if _NO_NAME.fullmatch(str(size)) else size for axis, size in enumerate(sizes))
     return ArraySpec(name, dtype, tuple(shape))
+
+
+#: What exporters write in place of a name, also for sizes that have nothing to do with each other.
+_NO_NAME = re.compile(r"-\d+|\W*|None")
+
+
+def _nameless(name: str, axis: int) -> str:
+    return f"{name}_dim_{axis}"
 
 
 #: The name of a dimension, or a multiple such as ``4*U``.
@@ -305,10 +312,19 @@ _MULTIPLE = re.compile(r"(0*[1-9]\d*\s*\*\s*)?[A-Za-z_][\w.:/]*")
 
 
 def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
-    """Rename, tie, fix or relate open dimensions of a graph's inputs and outputs, in place."""
+    """Rename, tie, fix or relate open dimensions of a graph's inputs and outputs, in place.
+
+    A dimension has a name, and an axis of an array also the name ``<array>_dim_<axis>``, which comes first.
+    """
     known = {size for value in graph.inputs for size in spec_of(value).shape or () if isinstance(size, str)}
+    axes = {
+        _nameless(str(value.name), axis)
+        for value in (*graph.inputs, *graph.outputs)
+        for axis, size in enumerate(spec_of(value).shape or ())
+        if isinstance(size, str)
+    }
     for name, given in dims.items():
-        if name not in known:
+        if name not in known | axes:
             listed = ", ".join(sorted(known)) or "none"
             raise InputError(
                 f"`dims={ {name: given} }`: no input has an open dimension of this name; the open dimensions "
@@ -324,9 +340,10 @@ def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
         return
     sizes = {name: given if isinstance(given, str) else int(given) for name, given in dims.items()}
     for value in (*graph.inputs, *graph.outputs):
-        shape = spec_of(value).shape
-        if shape is not None and any(size in sizes for size in shape):
-            value.shape = ir.Shape([sizes.get(str(size), size) for size in shape])
+        shape, name = spec_of(value).shape, str(value.name)
+        if shape is not None:
+            named = [sizes.get(str(size), size) for size in shape]
+            value.shape = ir.Shape([sizes.get(_nameless(name, axis), size) for axis, size in enumerate(named)])
 
 
 #: In a file without names of axes, the first axis is called ``..._dim_0``.

@@ -100,19 +100,35 @@ _SMALL = 256
 _SERVER = InferenceServer()
 
 
-def check_shapes(proto: onnx.ModelProto) -> None:
-    """Run inference on a sorted copy without the data of weights, and raise ModelError for operands that do not fit."""
+def check_shapes(proto: onnx.ModelProto, *, strict: bool) -> dict[str, onnx.TypeProto]:
+    """Run inference on a sorted copy without the data of weights, and raise ModelError for operands that do not fit.
+
+    Returns the inferred types of outputs that the file declares otherwise, which are errors if ``strict``.
+    """
     model = ir.serde.deserialize_model(_without_weights(proto))
     for graph in (*graphs_of(model.graph), *model.functions.values()):
         graph.sort()
-    kind, answer = _inferred(ir.serde.serialize_model(model), check_type=True, strict_mode=True)
+    copy = ir.serde.serialize_model(model)
+    kind, answer = _inferred(copy, check_type=True, strict_mode=True)
     if kind != inference_process.MISFIT:
-        return
+        return {}
+    if not strict and (found := _undeclared_outputs(copy)):
+        return found
     message = answer.decode(errors="replace")
     places = re.findall(r"\(op_type:(\w+)", message)
     if len(places) > 1 and places[0] not in {function.name for function in proto.functions}:
-        return  # an error in ONNX's own function body of an operator, and not in the file
+        return {}  # an error in ONNX's own function body of an operator, and not in the file
     raise ModelError(f"inconsistent shapes or types: {_plain(message)}; correct the file or export it again")
+
+
+def _undeclared_outputs(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Return the types that inference finds for outputs without the shapes in the file; empty if nodes do not fit."""
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    kind, answer = _inferred(proto, check_type=True, strict_mode=True)
+    if kind != inference_process.RESULT:
+        return {}
+    return {value.name: value.type for value in onnx.ModelProto.FromString(answer).graph.output}
 
 
 def infer_shapes(model: ir.Model) -> None:

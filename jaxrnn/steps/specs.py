@@ -279,7 +279,8 @@ def _check_shape(spec: ArraySpec, value: Any, sizes: dict[str, tuple[Any, str]],
                 )
         elif sizes.setdefault(expected, (size, spec.name))[0] != size:
             other, where = sizes[expected]
+            apart = f"; if the axes are not related, give `jaxrnn.load(path, dims={{'{where}_dim_{axis}': 'B'}})`"
             raise InputError(
                 f"{spec.as_input} got {describe(value)}: dimension {expected!r} is {size} here, but {other} in "
-                f"{where!r}"
+                f"{where!r}{apart if where == spec.name else ''}"
             )
