@@ -30,7 +30,7 @@ from small_models import FEATURES, draws, layers_model
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 import jaxrnn
-from jaxrnn._files.writing import deferred_interrupts, in_place_of, replace_all, scratch
+from jaxrnn._files.writing import deferred_interrupts, in_place_of, remove_folder, replace_all, scratch
 from jaxrnn._jax import context
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export.files import write_files
@@ -337,6 +337,21 @@ def test_files_appear_together(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt), python_interrupts():
         replace_all(whole)
     assert [path.read_text() for path in whole] == ["new"] * 3
+
+
+def test_an_interrupt_waits_for_the_removal_of_a_folder(tmp_path, monkeypatch):
+    close = os.close
+
+    def interrupted(descriptor):
+        close(descriptor)
+        signal.raise_signal(signal.SIGINT)
+
+    (folder := tmp_path / "left").mkdir()
+    (folder / "file").touch()
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt), python_interrupts():
+        remove_folder(folder)
+    assert not folder.exists()
 
 
 def test_an_interrupt_is_not_lost_behind_an_error():

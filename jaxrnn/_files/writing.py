@@ -103,7 +103,7 @@ class _Held:
 
     def __exit__(self, *exception: object) -> None:
         with self.lock:  # closed also after an interrupt, so that the next call takes over the folder
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_folder(self.folder)
 
 
 def _hold(folder: Path) -> _Held | None:
@@ -137,7 +137,7 @@ def _hold(folder: Path) -> _Held | None:
         if os.path.samestat(os.stat(folder / LOCK), os.fstat(lock.fileno())):
             for left in folder.iterdir():
                 if left.name != LOCK:
-                    shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+                    remove_folder(left) if left.is_dir() and not left.is_symlink() else left.unlink()
             return _Held(folder, lock)
     lock.close()  # the lock of a folder that has been removed
     return _hold(folder)
@@ -163,6 +163,12 @@ def deferred_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
         for number, frame in caught[:1]:
             before[number](number, frame)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what can be removed of a folder. An interrupt waits: `shutil.rmtree` would close a file twice."""
+    with deferred_interrupts():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def replace_all(files: Mapping[Path, Path]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.stores import Location, place
+from jaxrnn._files.writing import remove_folder
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Metric, NoValueError, frame_rate, output_of
@@ -221,7 +221,7 @@ def partial_of(folder: Location) -> Path:
 def discard_partial(folder: Location) -> None:
     """Remove unfinished files of killed processes."""
     if isinstance(folder, Path):
-        shutil.rmtree(partial_of(folder), ignore_errors=True)
+        remove_folder(partial_of(folder))
 
 
 class OutputWriter:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -19,7 +18,7 @@ import numpy as np
 
 from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import check_regular
-from jaxrnn._files.writing import deferred_interrupts, locked
+from jaxrnn._files.writing import deferred_interrupts, locked, remove_folder
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, TrainingError, optional_package
 from jaxrnn.model import Model
@@ -128,7 +127,7 @@ class Folder:
             self._kept.best = before
             if is_primary():
                 for partial in self.path.glob("*.orbax-checkpoint-tmp*"):
-                    shutil.rmtree(partial, ignore_errors=True)
+                    remove_folder(partial)
             reason = first_line(error, 300).rstrip(".")
             raise TrainingError(
                 f"the checkpoint after update {step} could not be written to {self.path}: {reason}. "
@@ -182,7 +181,7 @@ class Folder:
         if damaged and set_aside:
             for step, _ in damaged if is_primary() else ():
                 aside = self.path / UNREADABLE.format(step=step)
-                shutil.rmtree(aside, ignore_errors=True)
+                remove_folder(aside)
                 self.where(step).rename(aside)
             self._manager.reload()
         return snapshot
