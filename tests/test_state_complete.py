@@ -301,7 +301,7 @@ def test_recurrences_that_cannot_be_followed_are_asked_about():
     check_asked(r"node 'other' cannot be found: node 'choice' fails.*equal types.*static=", branches_of_two_sizes())
     assert example_of(branches_of_two_sizes()) == {"h": "h_out"}
     declared = branches_of_two_sizes(state={"h": "h_out"})
-    assert pairs(declared) == {"h": "h_out"}
+    assert declared.state[0].output == "h_out"
     assert "node 'inner', which cannot be followed" in declared.frame_recurrences
     known = branches_of_two_sizes(static={"flag": np.array(True)})
     assert [(each.name, each.kind) for each in known.state] == [("h", "external"), ("inner.h", "internal")]
@@ -479,6 +479,7 @@ def test_a_part_of_the_pairs_says_what_became_data(tmp_path):
     assert f"'{left}' -> '{candidate}'" in told
 
 
+@pytest.mark.filterwarnings("ignore:.*the file declares the output")
 def test_what_the_file_does_not_declare():
     """The type and the shape of an output are those that it has; a state without a rank cannot begin."""
     nodes = [node("Add", ["x", "h"], ["h_out"]), node("Tanh", ["h_out"], ["y"])]
@@ -496,6 +497,31 @@ def test_what_the_file_does_not_declare():
         value.type.tensor_type.ClearField("shape")
     for state in (None, {"h": "h_out"}):
         check_asked("'h' is state.*does not declare its shape.*static=", jaxrnn.load(proto, state=state))
+
+
+@pytest.mark.parametrize("frames", [1, "T"])
+def test_a_cell_that_does_not_return(frames):
+    """An LSTM takes back h, and its cell state leaves through no output; the output is no candidate by its shape."""
+    weights = {"W": np.ones((1, 4 * N, N), np.float32), "R": np.ones((1, 4 * N, N), np.float32)}
+    weights |= {"P": np.ones((N, 3), np.float32)}
+    nodes = [
+        node("LSTM", ["x", "W", "R", "", "", "h", "c"], ["Y", "h_out"], name="lstm", hidden_size=N),
+        node("MatMul", ["Y", "P"], ["y"]),
+    ]
+    inputs = {"x": [frames, 1, N], "h": [1, 1, N], "c": [1, 1, N]}
+    model = model_of(nodes, inputs, {"y": None, "h_out": [1, 1, N]}, weights)
+    check_asked("c of LSTM 'lstm' starts from the input 'c'.*state={'h': 'h_out'}", model)
+    declared = jaxrnn.load(model.proto, state={"h": "h_out"})
+    assert declared.state[0].output == "h_out"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("att_cache", "r_att_cache"), ("hin", "hout"), ("h", "hout"), ("cin", "cout"), ("r1i", "r1o")]
+)
+def test_names_of_one_word_and_of_returned_values(before, after):
+    nodes = [node("Sign", [before], [after]), node("Add", ["x", before], ["y"])]
+    model = model_of(nodes, {"x": ROW, before: ROW}, {"y": ROW, after: ROW})
+    assert pairs(model) == {before: after}
 
 
 @pytest.mark.parametrize("shape", [[0, 1, N], [1, 0, N]])

@@ -247,6 +247,8 @@ class StateSearch:
                 if not isinstance(forgets, Unknown) and not forgets:
                     continue
             else:
+                if not self.is_complete:
+                    self._check_returned(site, carry, pairs, pairing)
                 forgets = self._is_internal(index, site, pairs)
             if isinstance(forgets, Unknown):
                 if not self.is_complete:
@@ -265,6 +267,18 @@ class StateSearch:
             reason = internal_reason(site, self.flow)
             variables.append(StateVar(name, INTERNAL, None, None, site.label, shape, dtype, reason))
         return variables
+
+    def _check_returned(self, site: Site, carry: str, pairs: Mapping[str, Edge], pairing: Pairing) -> None:
+        """Ask about a carry that starts from an input, and does not return, beside another carry that is state."""
+        source = next((name for name in self.inputs if name not in pairs and _starts_from(site, name)), None)
+        beside = [other for other in self.flow.sites if other.label == site.label and other.slot != site.slot]
+        if source is None or not any(_starts_from(other, name) for other in beside for name in pairs):
+            return
+        raise StateError(
+            f"{carry} starts from the input {source!r}, and no output has its new value, although "
+            f"{' and '.join(dict.fromkeys(other.slot for other in beside))} of the same node is state: export the "
+            f"model with the new value, or say that {source!r} is data, with {pairing.declaration()}"
+        )
 
     def _is_internal(self, index: int, site: Site, pairs: Mapping[str, Edge]) -> Answer:
         """Return True if each call forgets a recurrence that starts from no state variable: it runs along time."""

@@ -13,8 +13,10 @@ _WHEN = {
 }
 #: Letters for the same, which may have other meanings.
 _LETTERS = {"i", "t", "o", "n"}
-#: PyTorch's names for final states.
-_FINAL = {"hn": "h", "cn": "c"}
+#: Names of one word for states before and after: PyTorch's final states, and sides without a separator.
+_ONE_WORD = {"hn": "h", "cn": "c"} | {f"{state}{side}": state for state in "hc" for side in ("in", "out")}
+#: A prefix of outputs: ``r_att_cache`` is the returned ``att_cache``.
+_RETURNED = "r"
 
 #: Words for values that a step returns and takes back.
 _STATE = set(
@@ -45,7 +47,9 @@ def _parts(name: str) -> list[str]:
     parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
     if parts[1:3] == ["key", "values"] and parts[0] in _WHEN and len(parts) > 3:
         del parts[1:3]  # ``past_key_values.0.key`` pairs with ``present.0.key``
-    return [_FINAL.get(part, part) for part in parts]
+    if parts[:1] == [_RETURNED] and any(len(part) > 1 for part in parts[1:]):
+        del parts[0]
+    return [_ONE_WORD.get(part, part) for part in parts]
 
 
 def words(name: str) -> tuple[str, ...]:

@@ -289,6 +289,10 @@ class Pairing:
         likely = [edge for edge in _likeliest(self.edges) if edge.is_proved or not says_data(edge.source)]
         return f"say which of these pairs are state: {_listed(self.edges)}; for instance {self._how(likely)}"
 
+    def declaration(self) -> str:
+        """Return the declaration of the pairs so far."""
+        return _how(self.pairs.values())
+
     def _how(self, candidates: Iterable[Edge]) -> str:
         """Return a declaration of the pairs so far, and of all candidates that can be state together.
 
@@ -417,7 +421,11 @@ _NEITHER = "neither the flow of data nor names"
 
 
 def _likeliest(edges: Iterable[Edge]) -> list[Edge]:
-    return sorted(edges, key=lambda edge: (-edge.rank, -edge.affinity, not says_state(edge.source)))
+    def order(edge: Edge) -> tuple[float, ...]:
+        likely = (edge.output.startswith(edge.source), says_state(edge.source), says_state(edge.output))
+        return -edge.rank, -edge.affinity, *(not each for each in likely)
+
+    return sorted(edges, key=order)
 
 
 def _uses(chosen: Iterable[Edge], edge: Edge) -> bool:
