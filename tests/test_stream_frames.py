@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from streaming_verifier import check_gradients, check_values
 from tiers import in_later_tier, of_tiers
 
@@ -19,6 +20,21 @@ POINTS = np.array([-1.0, 0.0, 1.0])
 def matrices(x):
     """A well-conditioned symmetric matrix in each frame."""
     return x[:, :, None] * x[:, None] + 3 * jnp.eye(WIDTH, dtype=x.dtype)
+
+
+def of_constant_matrices(x):
+    """Systems of a constant matrix, with frames as columns, rows, or a batch."""
+    a = jnp.asarray(np.random.default_rng(2).normal(size=(WIDTH, WIDTH)), x.dtype)
+    definite = a @ a.T + jnp.eye(WIDTH, dtype=x.dtype)
+    later = jnp.pad(x, ((2, 0), (0, 0)))[: x.shape[0]]
+    return (
+        jnp.linalg.solve(a, later.T),
+        jnp.linalg.solve(a, jnp.stack([x, later], -1)),
+        jax.vmap(lambda frame: jnp.linalg.solve(definite, frame))(x),
+        cho_solve(cho_factor(definite), x.T).T,
+        solve_triangular(definite, later.T, trans=1).T,
+        lax.linalg.triangular_solve(definite, x, lower=True),
+    )
 
 
 def per_frame(function):
@@ -42,6 +58,7 @@ CASES = {
     "search": lambda x: jnp.searchsorted(jnp.asarray(POINTS, x.dtype), x),
     "digits": lambda x: jnp.digitize(x, jnp.asarray(POINTS, x.dtype)),
     "interpolation": lambda x: jnp.interp(x, jnp.asarray(POINTS, x.dtype), jnp.asarray([0.0, 2.0, 3.0], x.dtype)),
+    "constant systems": of_constant_matrices,
     "a linear system": lambda x: jnp.linalg.solve(matrices(x), x[..., None])[..., 0],
     "Cholesky": lambda x: jnp.linalg.cholesky(matrices(x)),
     "eigenvalues": lambda x: jnp.linalg.eigvalsh(matrices(x)),
@@ -50,8 +67,15 @@ CASES = {
     "bits": lambda x: lax.bitcast_convert_type(x, jnp.int32) & 255,
     "halves of bits": lambda x: lax.bitcast_convert_type(x, jnp.int16),
 }
-QUICK = ["add to a channel", "updates from later frames", "set the largest", "a histogram", "a linear system", "search"]
-SMOOTH = ["add to a channel", "updates from later frames", "set the largest", "a linear system", "Cholesky"]
+QUICK = [
+    "add to a channel",
+    "updates from later frames",
+    "set the largest",
+    "a histogram",
+    "constant systems",
+    "search",
+]
+SMOOTH = ["add to a channel", "updates from later frames", "set the largest", "constant systems", "Cholesky"]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
@@ -144,7 +168,10 @@ def test_the_sign_of_zeros_in_front(scale, pad):
 
 
 REFUSED = {
-    "a matrix over time": (lambda x: jnp.linalg.svd(x, compute_uv=False), "decomposes a matrix of all frames"),
+    "a matrix over time": (
+        lambda x: jnp.linalg.svd(x, compute_uv=False),
+        "decomposes a matrix of all frames",
+    ),
 }
 
 

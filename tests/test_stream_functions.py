@@ -255,6 +255,11 @@ REFUSED = {
     "by a share": (lambda x: jax.image.resize(x, (3 * x.shape[0] // 2, WIDTH), "linear"), "jax.image.resize"),
     "cubic": (lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "cubic"), "by a whole factor.*nearest"),
     "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.convolve"),
+    "numbers by NumPy": (
+        lambda x: x[np.arange(x.shape[0])],
+        r"^the function cannot be traced[^\n]*\(np\.arange in test_stream_functions\.py:[^\n]*; call jnp\.arange[^\n]*$",
+    ),
+    "ones by NumPy": (lambda x: x + np.ones(x.shape, np.float32), "call jnp.ones"),
     "a callback": (lambda x: (jax.debug.callback(print, x), x)[1], "'debug_callback'.*move it outside"),
     "a map of blocks": (lambda x: by_blocks(x, lambda v: v - v.sum(0), lambda v: v - v.sum(0)), "fixed frame"),
     "a map that reads the first frame": (

@@ -36,8 +36,14 @@ Decide = Callable[[Any], Answer]
 #: Packages that compare sizes for caches and fast forms, or hash sizes: JAX, and the packages that JAX calls.
 _JAX = frozenset({"jax", "jaxlib", "numpy", "opt_einsum"})
 
-#: The folders of installed packages.
-_PACKAGES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
+#: The folders of installed packages; an environment may use the packages of a different one.
+PACKAGES = tuple(
+    {
+        f"{folder}{os.sep}"
+        for folder in (*sys.path, *map(sysconfig.get_path, ("purelib", "platlib")))
+        if os.path.basename(folder) in ("site-packages", "dist-packages")
+    }
+)
 
 #: The decision in force, the scope of the sizes to decide on, and the differences of sizes that JAX took to be unequal.
 _DECIDE: ContextVar[tuple[Decide, Any, dict[str, Any]] | None] = ContextVar("jaxrnn_sizes", default=None)
@@ -130,7 +136,7 @@ def _asked(size: Any, *, packages: bool = True) -> Decide | None:
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         if package not in sys.stdlib_module_names:  # functools and collections work for their callers
-            is_other = package in _JAX or (not packages and frame.f_code.co_filename.startswith(_PACKAGES))
+            is_other = package in _JAX or (not packages and frame.f_code.co_filename.startswith(PACKAGES))
             return None if is_other else decide
         frame = frame.f_back
     return decide

@@ -19,21 +19,24 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn._files.messages import first_line
+from jaxrnn._jax.sizes import PACKAGES
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.streaming.dimensions import UndecidedError
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
 _JAXRNN = f"{pathlib.Path(__file__).parent.parent}{os.sep}"
+_BELOW = (_JAX, _JAXRNN, f"{pathlib.Path(np.__file__).parent}{os.sep}")
 #: An equation, preceded by the equations that contain this equation, outermost first.
 Path = tuple[JaxprEqn, ...]
 
 #: Files that call the streamed function; frames outside of these files belong to the caller of `stream`.
 _TRACING = (os.path.join(_JAXRNN, "jaxprs", "equations.py"), os.path.join(_JAXRNN, "streaming", "transform.py"))
-_PACKAGES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib", "stdlib")})
+_PACKAGES = (*PACKAGES, f"{sysconfig.get_path('stdlib')}{os.sep}")
 
 #: Public namespaces of JAX, keyed by their usual spelling.
 _NAMESPACES = {
@@ -113,8 +116,17 @@ def location_of_equation(path: Path) -> Location:
 
 def location_of_error(error: BaseException) -> Location:
     """Return the innermost line of the user's code in the traceback of an error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return location_of(Line(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))
+    frames = traceback.extract_tb(error.__traceback__)[::-1]
+    location = location_of(Line(frame.filename, frame.lineno or 0, frame.name) for frame in frames)
+    innermost = next((frame.line or "" for frame in frames if not frame.filename.startswith(_BELOW)), "")
+    if location.calls is None and (call := re.search(r"\b(?:np|numpy)\.(arange|eye|full|ones|zeros)\(", innermost)):
+        return Location(location.line, f"np.{call[1]}")
+    return location
+
+
+def is_of_numpy(location: Location) -> bool:
+    """Return True if the called function is NumPy's."""
+    return location.calls is not None and location.calls.startswith("np.")
 
 
 def scope_of(path: Path) -> str:
@@ -272,6 +284,8 @@ def hint_for_message(message: str) -> str | None:
 
 def hint_for_call(calls: str | None) -> str | None:
     """Return a hint for a JAX function that cannot be streamed, or None."""
+    if calls is not None and calls.startswith("np."):
+        return f"call j{calls}, which takes the same arguments"
     return None if calls is None else _CALLS.get(calls)
 
 

@@ -30,7 +30,13 @@ from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_co
 from jaxrnn.jaxprs.equations import is_key, trace
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import Comparison
-from jaxrnn.streaming.diagnostics import error_in_words_of_file, hint_for_call, hint_for_message, location_of_error
+from jaxrnn.streaming.diagnostics import (
+    error_in_words_of_file,
+    hint_for_call,
+    hint_for_message,
+    is_of_numpy,
+    location_of_error,
+)
 from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, symbolic_axes, symbolic_sizes
 from jaxrnn.streaming.indexed import by_frames
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
@@ -443,9 +449,12 @@ def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: 
 
 
 def _said_of(error: Exception, what: str) -> str:
-    place = str(location_of_error(error))
+    location = location_of_error(error)
+    place = str(location)
     kind = "" if isinstance(error, InconclusiveDimensionOperation) else f"{type(error).__name__}: "
     at = f" ({place})" if place else ""
+    if is_of_numpy(location):
+        return f"the function {what}{at}: NumPy needs the length as a number"
     first, *rest = whole_message(error).splitlines()
     return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])
 

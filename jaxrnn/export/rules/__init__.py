@@ -17,6 +17,7 @@ from jaxrnn.export.rules import (  # noqa: F401
     products,
     random,
     reduction,
+    systems,
     windows,
 )
 

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import plain_forms
-from jaxrnn.export.lowering import RULES, Lowering, subgraph
+from jaxrnn.export.lowering import COMPLEX, RULES, Lowering, subgraph
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
@@ -31,6 +31,7 @@ def call(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
     return lowering.evaluate(called(equation), operands)
 
 
+@COMPLEX.add("custom_linear_solve")
 @RULES.add("custom_linear_solve")
 def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write the equations that solve; the other equations are for derivatives."""

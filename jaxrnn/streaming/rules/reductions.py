@@ -238,9 +238,18 @@ def within_frames(run: Pass, equation: JaxprEqn, *operands: Any, out: int | None
     return per_frame(run, equation, operands, axes, axis if out is None else out)
 
 
+@RULES.add("triangular_solve")
+def triangular_solve(run: Pass, equation: JaxprEqn, matrix: Any, right: Any) -> list[Chunk]:
+    """Solve a triangular system in each frame; frames may also be the columns of the right side."""
+    columns = len(in_shape(equation)) - (1 if equation.params["left_side"] else 2)
+    if isinstance(matrix, Chunk) or right.axis != columns:
+        return linear_algebra(run, equation, matrix, right)
+    return within_frames(run, equation, matrix, right)
+
+
 @RULES.add(kind="linear algebra")
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
-    """Decompose a matrix in each frame."""
+    """Decompose a matrix, or solve a system, in each frame."""
     if _time_of(operands) >= len(in_shape(equation)) - entry_of(equation).core:
         run.refuse("it decomposes a matrix of all frames", "decompose a matrix in each frame")
     values = run.together(*map(run.spread, operands))
