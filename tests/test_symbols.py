@@ -110,6 +110,29 @@ CASES = {
         ],
         2,
     ),
+    "a padding mask up to the largest length": (
+        [
+            node("Expand", ["t", "ones"], ["lengths"]),
+            node("ReduceMax", ["lengths"], ["longest"], keepdims=0),
+            node("Range", ["zero", "longest", "one"], ["count"]),
+            node("Unsqueeze", ["lengths", "ones"], ["limits"]),
+            node("Less", ["count", "limits"], ["kept"]),
+            node("Unsqueeze", ["kept", "axis2"], ["column"]),
+            node("Where", ["column", "x", "half"], ["y"]),
+        ],
+        1,
+    ),
+    "all frames but the last, counted by a sum of ones": (
+        [
+            node("Expand", ["one", "t1"], ["each"]),
+            node("CumSum", ["each", "zero"], ["count"]),
+            node("Less", ["count", "t"], ["kept"]),
+            node("Cast", ["kept"], ["factor"], to=F32),
+            node("Unsqueeze", ["factor", "ones"], ["column"]),
+            node("Mul", ["x", "column"], ["y"]),
+        ],
+        1,
+    ),
     "a spectrum of rank two": (
         [
             node("ReduceSum", ["x", "axis2"], ["wave"], keepdims=0),
