@@ -274,6 +274,12 @@ def constants_merged(x):
     return (mixed.reshape(-1, 3) + numbers.reshape(-1, 3)).reshape(2, -1, 3)
 
 
+def counted_by_sums(x):
+    """Positions as a running sum of ones: as numbers, as indices, and in a mask of the last frames."""
+    position, down = jnp.cumsum(jnp.ones(x.shape[0], jnp.int32)), jnp.cumsum(jnp.full(x.shape, -2, jnp.int8), 0)
+    return x * position[:, None].astype(x.dtype), x[position - 1], position < x.shape[0], down
+
+
 def wrapping(x):
     """Numbers of frames in a type that holds none below 0."""
     return rnn(jnp.pad(x, ((3, 0), (0, 0)))), lax.iota(jnp.uint8, x.shape[0]) - 1
@@ -387,6 +393,7 @@ CASES: dict[str, Case] = {
     "a loop that counts": Case(counted, gradients=False),
     "beside the first frames": Case(beside_first_frames, {"lengths": (2, 3, 5, 9), "constraints": ("S >= 2",)}),
     "the last frames": Case(last_frames, gradients=False),
+    "positions as running sums": Case(counted_by_sums, gradients=False),
     "repeated edges": Case(lambda x: rnn(jnp.pad(x, ((2, 3), (0, 0)), mode="edge"))),
     "repeated edges in front, and of channels": Case(
         lambda x: conv(jnp.pad(x, ((2, 0), (1, 1)), mode="edge")[:, 1:4], (0, 0))

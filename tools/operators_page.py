@@ -29,6 +29,7 @@ with a list of all such nodes, unless you provide them: `jaxrnn.load(..., operat
   opset.
 - **static**: inputs whose values jaxrnn needs while tracing. They come from the file, from shapes, or from
   `jaxrnn.load(..., static=...)`; outside of `jit`, `grad` and `vmap` they may have any values.
+  `Slice` and `Range` also take ends that are sums of an input and known numbers, as `offset` and `offset + 4`.
 - **differentiable**: *yes* if a test case of onnx has a non-zero derivative of an output with respect to an input;
   *no* if all derivatives are zero or missing. A dash: the operator has no float inputs and outputs, or no test case.
 - **streams**: *yes* if `stream` has a rule for each JAX primitive of the operator in such a test case, so a model

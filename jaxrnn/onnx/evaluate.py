@@ -21,9 +21,10 @@ from jax.extend.core import InconclusiveDimensionOperation, get_opaque_trace_sta
 from jaxrnn._files.messages import whole_message
 from jaxrnn.errors import JaxrnnError, NodeError, StaticValueError
 from jaxrnn.jaxprs.own import Carried, are_visible, visible
+from jaxrnn.onnx import symbols
 from jaxrnn.onnx.limits import Limits, check_ahead, current, spending
 from jaxrnn.onnx.registry import Operator
-from jaxrnn.onnx.values import Value, describe, is_sequence, settle, static, traced
+from jaxrnn.onnx.values import Value, describe, is_known, is_sequence, is_static, settle, static, traced
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Scope:
     params: Mapping[str, Value]
     outer: Scope | None = None
     caller: Caller | None = None
+    block: Block | None = None
     _values: dict[ir.Value, Value] = field(default_factory=dict)
 
     def __setitem__(self, key: ir.Value, value: Value) -> None:
@@ -110,6 +112,11 @@ class Scope:
         """Return the value of a key, or None if no scope has the key, as for values inside of a subgraph."""
         scope = self._holder(key)
         return None if scope is None else scope._values[key]
+
+    def maker(self, key: ir.Value) -> BoundNode | None:
+        """Return the node that computes a value, or None."""
+        scope = self._holder(key)
+        return None if scope is None or scope.block is None else scope.block.makers().get(key)
 
     def _holder(self, key: ir.Value) -> Scope | None:
         scope: Scope | None = self
@@ -147,6 +154,7 @@ def evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value
 
 
 def _evaluate(block: Block, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
+    scope.block = block
     for key, array in block.constants.items():
         scope[key] = array
     for key, name in block.parameters.items():
@@ -184,7 +192,10 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value,
     for index, value in enumerate(arguments):
         slot = operator.slot(index)
         if slot is not None and slot.static and value is not None:
-            arguments[index] = static(value, f"its input {slot.name!r}")
+            if operator.traits.of_places and not is_known(value) and (key := node.inputs[index]) is not None:
+                arguments[index] = _places(key, value, scope)
+            else:
+                arguments[index] = static(value, f"its input {slot.name!r}")
     check_sequences(node, arguments)
     check_ahead(operator, arguments, attributes, budget)
     result = operator.function(*arguments, **attributes)
@@ -203,6 +214,50 @@ def call(node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value,
         outputs = tuple(visible(outputs, starts, slots, steps if isinstance(steps, int) else None))
     budget.take(outputs, arguments)
     return outputs
+
+
+#: Arrays of more traced integers are not written as sums.
+_FEW = 16
+
+
+def _places(key: ir.Value, value: Value, scope: Scope) -> Value:
+    """Return the integers of a traced value as sums of traced integers and known numbers (`symbols.Place`).
+
+    The nodes before are evaluated again, on sums. A node that fails on sums computes integers of its own.
+    """
+    known: dict[ir.Value, Value] = {}
+
+    def of(key: ir.Value) -> Value:
+        value = scope.find(key)
+        if value is None or is_sequence(value) or not jnp.issubdtype(value.dtype, jnp.integer):
+            return value
+        if is_known(value):
+            return np.asarray(value)
+        if not all(isinstance(size, int) for size in value.shape) or value.size > _FEW:
+            return value
+        if key not in known:
+            known[key] = computed(key, value)
+        return known[key]
+
+    def computed(key: ir.Value, value: Value) -> Value:
+        maker = scope.maker(key)
+        if maker is not None and not maker.blocks:
+            operands = [None if each is None else of(each) for each in maker.inputs]
+            if is_static(*(each for each in operands if each is not None)):
+                with contextlib.suppress(Exception):  # an operator may raise any error for sums
+                    found = call(maker, operands, scope)[maker.outputs.index(key)]
+                    if is_static(found) and found.shape == value.shape:
+                        return found
+        items = [symbols.Place({(id(value), index): (value, 1)}, 0, value.dtype) for index in range(value.size)]
+        return np.array([*items, None], object)[:-1].reshape(value.shape)
+
+    found = of(key)
+    if not is_static(found):
+        return static(value)
+    return symbols.each(
+        lambda item: dataclasses.replace(item, element_type=value.dtype) if isinstance(item, symbols.Place) else item,
+        found,
+    )
 
 
 def check_sequences(node: BoundNode, inputs: Sequence[Value]) -> None:

@@ -103,6 +103,7 @@ class Traits:
         selects: whether each result is an element of an input, or 0, chosen by a condition or a position.
         reads: how the operator reads frames of its first input by position: ``"indices"`` along ``axis``, ``"range"``
             with starts and ends, or ``"element"`` of a sequence.
+        of_places: whether static inputs may be sums of traced integers and known numbers (`symbols.Place`).
         statistics: the inputs with running statistics, which are parameters that training does not change.
         carries: the state that the operator carries from step to step.
         equal_sizes: yields pairs of sizes that the operator needs to be equal; None if sizes broadcast.
@@ -119,6 +120,7 @@ class Traits:
     compares: str = ""
     selects: bool = False
     reads: str = ""
+    of_places: bool = False
     statistics: tuple[int, ...] = ()
     carries: Carries | None = None
     equal_sizes: SizeRule | None = None

@@ -1,15 +1,17 @@
-"""Scalars that depend on a symbolic dimension and are not integers: sizes as floats, and undecided comparisons.
+"""Scalars that are not integers, but are known in part: sizes as floats, undecided comparisons, and places.
 
 Some exporters cast a length to float, and compare float counters with the length. Integral floats are exact, so such a
 size stays known while tracing, as a `Whole`. A comparison of sizes with the same result for all lengths is a bool. Any
-other comparison is a `Claim`, which yields the trip count of a loop. Both are items of NumPy arrays of dtype
-``object``, like symbolic dimensions.
+other comparison is a `Claim`, which yields the trip count of a loop. A `Place` is a traced integer plus a known number,
+so that the size of a slice between two places may be known. All are items of NumPy arrays of dtype ``object``, like
+symbolic dimensions.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,8 +132,53 @@ class Claim:
         return all(difference < 0 for difference in self.below_zero)
 
 
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A weighted sum of traced integers, plus a known number. Only sums are known: any other operation is an error."""
+
+    terms: Mapping[tuple[int, int], tuple[Any, int]]  # an array and a weight, keyed by the array and the element
+    plus: Any  # an integer or a symbolic dimension
+    element_type: np.dtype
+
+    def _plus(self, other: Any, sign: int, own: int = 1) -> Any:
+        number = size_of(other)
+        if number is None:
+            return NotImplemented
+        rest = number if isinstance(number, Place) else Place({}, number, self.element_type)
+        weights = {key: (array, own * weight) for key, (array, weight) in self.terms.items()}
+        for key, (array, weight) in rest.terms.items():
+            weights[key] = array, weights.get(key, (array, 0))[1] + sign * weight
+        terms = {key: (array, weight) for key, (array, weight) in weights.items() if weight}
+        plus = own * self.plus + sign * rest.plus
+        return Place(terms, plus, self.element_type) if terms else plus
+
+    def __add__(self, other: Any) -> Any:
+        return self._plus(other, 1)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._plus(other, -1)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._plus(other, 1, -1)
+
+    __radd__ = __add__
+
+    def _unknown(self, *_: Any) -> Any:
+        raise TypeError("only sums of traced integers are known")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = _unknown
+
+    @property
+    def value(self) -> jax.Array:
+        """The sum as a JAX scalar of its element type."""
+        parts = [jnp.ravel(array)[index] * weight for (_, index), (array, weight) in self.terms.items()]
+        return functools.reduce(operator.add, parts, jnp.asarray(self.plus, jnp.int64)).astype(self.element_type)
+
+
 def traced_item(item: Any) -> jax.Array:
     """Return an item as a JAX scalar of its element type."""
+    if isinstance(item, Place):
+        return item.value
     if isinstance(item, Claim):
         return jnp.all(jnp.stack([traced_item(difference) < 0 for difference in item.below_zero]))
     if isinstance(item, Quotient):
@@ -150,6 +197,8 @@ def type_of(array: np.ndarray) -> np.dtype:
             return item.whole.element_type
         if isinstance(item, Claim):
             return np.dtype(bool)
+        if isinstance(item, Place):
+            return item.element_type
     return np.dtype(np.int64)
 
 

@@ -140,6 +140,17 @@ def static(value: Value, what: str = "value") -> np.ndarray:
     return np.asarray(value)
 
 
+def size_between(first: Any, last: Any) -> Any:
+    """Return the number of elements between two places; raise StaticValueError if the number depends on data."""
+    size = last - first
+    if isinstance(size, symbols.Place):
+        raise StaticValueError(
+            "the number of elements must be known while tracing, but depends on data. Write both ends as sums of one "
+            f"input and known numbers, such as offset and offset + 4, or bind the graph input with {STATIC_OR_EAGER}"
+        )
+    return size
+
+
 def dimensions(value: np.ndarray) -> tuple[Any, ...]:
     """Return a one-dimensional static integer array as Python ints and symbolic dimensions, as a shape."""
     return tuple(item if not isinstance(item, (int, np.integer)) else int(item) for item in np.ravel(value).tolist())

@@ -20,7 +20,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.operators.arithmetic import is_integer, of_one_type
-from jaxrnn.onnx.operators.shaping import axes_of, moves_text
+from jaxrnn.onnx.operators.shaping import axes_of, moves_text, read
 from jaxrnn.onnx.registry import Movement, Static, Versions, as_attributes, bounded, earlier, elementwise, since
 from jaxrnn.onnx.values import (
     Value,
@@ -56,12 +56,6 @@ def wrap_indices(indices: Value, size: Any) -> Value:
     inside = (counted >= 0) & (counted < limit)
     demand(lambda: inside)
     return jnp.where(inside, counted, limit).astype(jnp.int32)
-
-
-def read(data: jax.Array, index: tuple[Any, ...]) -> jax.Array:
-    """Return the elements at an index; outside of the axis NaN, or the extreme of an integer type."""
-    known = all(isinstance(part, (slice, np.ndarray)) for part in index)
-    return data.at[index].get(mode="promise_in_bounds" if known else "fill", wrap_negative_indices=False)
 
 
 @moves_text

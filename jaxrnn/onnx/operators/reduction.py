@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._jax.context import highest, lowest
 from jaxrnn.onnx.operators.shaping import axes_of
 from jaxrnn.onnx.registry import Static, Versions, as_attributes, bounded, earlier
+from jaxrnn.onnx.symbols import are_whole
 from jaxrnn.onnx.values import Value, is_static, is_symbolic, traced
 
 Reducer = Callable[..., Any]
@@ -29,9 +32,9 @@ def reducing(function: Reducer) -> Callable[..., Value]:
             chosen = tuple(range(len(data.shape)))
         else:
             chosen = axes_of(axes, len(data.shape))
-        if function in _ON_SHAPES and is_static(data) and data.size:
+        if function in _ON_SHAPES and is_static(data) and data.size and (not is_symbolic(data) or are_whole(data)):
             fold = _ON_SHAPES[function]
-            if not is_symbolic(data) or fold is np.prod or fold is np.sum:
+            with contextlib.suppress(InconclusiveDimensionOperation):  # the largest size may depend on the length
                 return np.asarray(fold(data, axis=chosen, keepdims=bool(keepdims)), dtype=data.dtype)
         data = traced(data)
         return function(data, axis=chosen, keepdims=bool(keepdims)).astype(data.dtype)

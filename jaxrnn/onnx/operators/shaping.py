@@ -17,6 +17,8 @@ import numpy as np
 from jax import lax
 from jax.core import max_dim, min_dim
 
+from jaxrnn.onnx import symbols
+from jaxrnn.onnx.evaluate import demand
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.operators.arithmetic import of_one_type, shapes_of
 from jaxrnn.onnx.registry import Foldable, Movement, Pair, Static, Versions, as_attributes, bounded, earlier, since
@@ -31,6 +33,7 @@ from jaxrnn.onnx.values import (
     is_symbolic,
     is_text,
     operands,
+    size_between,
     static,
     text_array,
     traced,
@@ -156,6 +159,8 @@ def slice_(data: Value, starts: Static, ends: Static, axes: Static | None = None
 
 def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Value:
     size = data.shape[axis]
+    if any(isinstance(bound, symbols.Place) for bound in (start, end, step)):
+        return _slice_at(traced(data), axis, start, size_between(start, end), size_between(0, step))
     if step == 0:
         raise ValueError("a step must not be 0")
     forwards = step > 0
@@ -174,6 +179,24 @@ def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Valu
         return cut(data, axis, 0, 0)
     flipped = cut(_flip(data, axis), axis, size - 1 - first, size)
     return cut(flipped, axis, 0, (count - 1) * -step + 1, -step)
+
+
+def _slice_at(data: jax.Array, axis: int, start: symbols.Place, count: Any, step: int) -> Value:
+    """Slice `count` elements at a traced place. ONNX returns fewer if the axis ends; here, the others are NaN."""
+    if step < 0 or (isinstance(count, int) and count < 0):
+        raise ValueError("a slice at a place that depends on data must go forward")
+    size = jnp.asarray(data.shape[axis], jnp.int64)
+    first = start.value.astype(jnp.int64)
+    where = jnp.where(first < 0, first + size, first) + step * jnp.arange(-(-count // step), dtype=jnp.int64)
+    inside = (where >= 0) & (where < jnp.where(first < 0, size - 1, size))  # from -2, the end 0 is before the start
+    demand(lambda: inside)
+    return read(data, (slice(None),) * axis + (jnp.where(inside, where, size).astype(jnp.int32),))
+
+
+def read(data: jax.Array, index: tuple[Any, ...]) -> jax.Array:
+    """Return the elements at an index; outside of the axis NaN, or the extreme of an integer type."""
+    known = all(isinstance(part, (slice, np.ndarray)) for part in index)
+    return data.at[index].get(mode="promise_in_bounds" if known else "fill", wrap_negative_indices=False)
 
 
 def _flip(data: Value, axis: int) -> Value:
@@ -397,7 +420,7 @@ OPERATORS: dict[str, Versions] = {
     "Pad": since(pad_2, 2) | since(pad, 11, 13, 18, 19, 21, 23, 24, 25),
     "ReverseSequence": since(reverse_sequence, 10, 28, moves=Movement.REARRANGES),
     "Slice": since(earlier(as_attributes(slice_, "starts", "ends", "axes"), "steps"), 1)
-    | since(slice_, 10, 11, 13, moves=Movement.PICKS, reads="range"),
+    | since(slice_, 10, 11, 13, moves=Movement.PICKS, reads="range", of_places=True),
     "Split": since(earlier(as_attributes(split, "split"), "num_outputs"), 2, 11)
     | since(split, 13, 18, moves=Movement.PICKS),
     "Tile": since(tile, 6, 13, moves=Movement.REPEATS),

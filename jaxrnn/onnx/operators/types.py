@@ -23,6 +23,7 @@ from jaxrnn.onnx.values import (
     is_symbolic,
     is_text,
     settle,
+    size_between,
     static,
     text_array,
     traced,
@@ -262,6 +263,11 @@ def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int 
     dtype = dtype_of(start)
     if any(is_symbolic(item) for item in (start, limit, delta)):
         first, last, step = map(symbols.size_of, (first, last, step))
+        if any(isinstance(item, symbols.Place) for item in (first, last, step)):
+            step, count = size_between(0, step), size_between(first, last)
+            return traced(start) + traced(value_range(np.asarray(0), symbols.boxed(count), symbols.boxed(step))).astype(
+                dtype
+            )
         if None in (first, last, step):
             raise ValueError("a range of symbolic length needs an integral start and step")
         return jnp.arange(first, last, step, dtype=jnp.int64).astype(dtype)
@@ -287,7 +293,7 @@ OPERATORS: dict[str, Versions] = {
     "Constant": bounded(constant, 1, 9, 11, 12, 13, 19, 21, 23, 24, 25),
     "ConstantOfShape": since(constant_of_shape, 9, 20, 21, 23, 24, 25),
     "EyeLike": since(eye_like, 9, 22, of_shape=True),
-    "Range": since(value_range, 11, 27),
+    "Range": since(value_range, 11, 27, of_places=True),
     "Shape": bounded(shape_of, 1, 13, 15, 19, 21, 23, 24, 25, of_shape=True),
     "Size": bounded(size_of, 1, 13, 19, 21, 23, 24, 25, of_shape=True),
 }

@@ -230,7 +230,9 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
     others = [value for index, value in enumerate(starts) if index != x.axis]
     refuse_final_values(run, others)
     if start is None or any(isinstance(value, Chunk) for value in others):
-        run.refuse("its first frame is not known while tracing", _HINT)
+        is_table = not isinstance(x, Chunk) and not isinstance(starts[x.axis], Chunk)
+        hint = "index the table with offset + jnp.arange(x.shape[0]): a slice would begin earlier near the table's end"
+        run.refuse("its first frame is not known while tracing", hint if is_table else _HINT)
     taken = take(run, x, start, 1, sizes[x.axis])
     sizes[x.axis] = taken.array.shape[x.axis]
     begins = [0 if index == x.axis else value for index, value in enumerate(starts)]

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import type_of
+from jaxrnn.jaxprs.equations import trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import ALWAYS, RULES, interpret
@@ -30,7 +30,7 @@ from jaxrnn.streaming.rules.elementwise import (
     refuse_final_values,
 )
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
-from jaxrnn.streaming.values import Chunk, FinalValue
+from jaxrnn.streaming.values import Chunk, FinalValue, static_number
 
 
 @RULES.add(kind="cumulative")
@@ -43,6 +43,11 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     if x.outer != 1:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
     kind = entry_of(equation).monoid
+    step = None if x.affine is None or x.affine[0] or x.delay is not None else static_number(x.affine[1])
+    if kind == "sum" and step is not None:  # a sum of ones counts frames
+        one, number = np.asarray(1, x.array.dtype), np.asarray(step, x.array.dtype)
+        count = lambda: (lax.broadcasted_iota(one.dtype, out_shape(equation), x.axis) + one) * number  # noqa: E731
+        return interpret(run, trace(count)[0], [])[0]
     x = run.spread(x)
     assert x.delay is not None
     frames = run.fill(x, identity_of(kind, x.array.dtype)).array
