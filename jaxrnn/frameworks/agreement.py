@@ -11,10 +11,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
 from jaxrnn.model import Model
+from jaxrnn.onnx.tensors import graphs_below, tensors_of
 from jaxrnn.verification.comparison import Comparison, agree, compare
+from jaxrnn.verification.inside import precisions
 
 Arrays = Mapping[str, np.ndarray]
 #: Axis and name of the open dimensions of each input.
@@ -57,7 +60,7 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
         except JaxrnnError as error:
             others = "; at the sizes of the example, the file runs" if found else ""
             raise ModelError(f"with {_listed(sizes)}, {framework} runs and the file fails: {error}{others}") from error
-        found.append(Agreement(sizes, compared(model, here, there)))
+        found.append(Agreement(sizes, compared(model, inputs, here, there)))
     wrong = [case for case in found if any(output.differs for output in case.outputs)]
     if wrong:
         raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
@@ -129,16 +132,31 @@ def check_stream(model: Model, run: Run, example: Arrays, axes: Axes, framework:
             except Exception:  # modules refuse sizes with errors of any type
                 continue
             with jax.default_matmul_precision("highest"):
-                found.append(Agreement(sizes, compared(model, streamed.run(model.params, inputs), there)))
+                found.append(Agreement(sizes, compared(model, inputs, streamed.run(model.params, inputs), there)))
     if wrong := [case for case in found if any(output.differs for output in case.outputs)]:
         raise ModelError(f"the stream of the file differs from {framework}: {_described(wrong, len(found))}")
     return tuple(found)
 
 
-def compared(model: Model, here: Mapping[str, Any], there: Sequence[np.ndarray]) -> tuple[Comparison, ...]:
+def compared(
+    model: Model, inputs: Arrays, here: Mapping[str, Any], there: Sequence[np.ndarray]
+) -> tuple[Comparison, ...]:
     """Compare the outputs of a model with the outputs of the module, in the same order."""
-    pairs = zip(model.outputs, there, strict=True)
-    return tuple(compare(info.name, here[info.name], value, scaled=True) for info, value in pairs)
+    narrow = narrowest(model, inputs)
+    return tuple(
+        compare(info.name, here[info.name], value, scaled=True, precision=precision)
+        for info, precision, value in zip(model.outputs, narrow, there, strict=True)
+    )
+
+
+def narrowest(model: Model, inputs: Arrays) -> list[np.dtype | None]:
+    """Return the float type with the fewest digits in which each output is computed, if it is below float32."""
+    narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+    attributes = (each for graph in graphs_below(model.proto.graph) for node in graph.node for each in node.attribute)
+    types = {each.i for each in attributes if each.name == "to"}
+    types |= {tensor.data_type for _, tensor in tensors_of(model.proto.graph)}
+    found = precisions(model, inputs) if types & narrow else {}
+    return [found.get(info.name) for info in model.outputs]
 
 
 def resized(example: Arrays, axes: Axes, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -16,6 +16,7 @@ import onnx
 
 from jaxrnn.errors import InputError, ModelError, StateError, optional_package
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
+from jaxrnn.frameworks.keras_layers import exportable
 from jaxrnn.frameworks.weights import (
     check_after,
     check_other_weights,
@@ -244,8 +245,15 @@ class _PureNetwork:
             outputs, _ = self._call(inputs, list(zip(variables.values(), values, strict=True)))
             return [tf.identity(value) for value in outputs]
 
-        proto: onnx.ModelProto = tf2onnx.convert.from_function(function, signature)[0]
+        with exportable():
+            proto: onnx.ModelProto = tf2onnx.convert.from_function(function, signature)[0]
+            captured = function.get_concrete_function().graph.captures
         outputs = [*_output_names(self.network), *(f"{name}{_NEXT}" for name in self.states)]
+        # Tensors of layers, such as the mean of a `Normalization`, are inputs of the function.
+        inner = {place.name: value for value, place in captured if place.dtype != tf.resource}
+        for entry in [each for each in proto.graph.input if each.name in inner]:
+            proto.graph.input.remove(entry)
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(inner[entry.name].numpy(), entry.name))
         rename_values(proto, places | dict(zip((entry.name for entry in proto.graph.output), outputs, strict=True)))
         for entry in proto.graph.input:
             for axis, symbol in self.axes.get(entry.name, {}).items():

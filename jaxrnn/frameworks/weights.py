@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from jaxrnn.errors import InputError, ModelError
-from jaxrnn.frameworks.agreement import compared
+from jaxrnn.frameworks.agreement import compared, narrowest
 from jaxrnn.model import Model
 from jaxrnn.onnx.parameters import WEIGHTS
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
@@ -116,7 +116,8 @@ def _decides(
 ) -> bool:
     """Return True if model and module agree for other weights, and False if these weights do not decide."""
     there = run(inputs, other)
-    if not _agree(there, run(inputs, _rounded(other)), _ROUNDING_SHARE):
+    narrow = narrowest(model, inputs)
+    if not _agree(there, run(inputs, _rounded(other)), narrow, _ROUNDING_SHARE):
         return False
     for name in weights.keys() - model.params.keys():
         pairs = ((first, {**weights, name: other[name]}), (there, {**other, name: weights[name]}))
@@ -128,7 +129,7 @@ def _decides(
             )
     if not model.params:
         return True  # no weight changes an output
-    if not _finite(there) or _agree(there, first, 1):
+    if not _finite(there) or _agree(there, first, narrow, 1):
         return False
     wrong = _differences(model, run, inputs, other)
     if not wrong:
@@ -187,12 +188,12 @@ def _finite(outputs: Sequence[Any]) -> bool:
     return all(bool(jnp.isfinite(value).all()) for value in outputs if jnp.issubdtype(value.dtype, jnp.inexact))
 
 
-def _agree(one: Outputs, other: Outputs, share: float) -> bool:
+def _agree(one: Outputs, other: Outputs, narrow: Sequence[np.dtype | None], share: float) -> bool:
     """Return True if no outputs differ by more than a share of the tolerance."""
     return not any(
         compare("", a, b, atol=share * atol, rtol=share * rtol, scaled=True).differs
-        for a, b in zip(one, other, strict=True)
-        for atol, rtol in [tolerances(a.dtype, None, None)]
+        for a, b, precision in zip(one, other, narrow, strict=True)
+        for atol, rtol in [tolerances(a.dtype, None, None, precision)]
     )
 
 
@@ -207,7 +208,7 @@ def _applied(model: Model, weights: Arrays, inputs: Arrays) -> Mapping[str, Any]
 
 
 def _differences(model: Model, run: RunWith, inputs: Arrays, weights: Arrays) -> list[Comparison]:
-    found = compared(model, _applied(model, weights, inputs), run(inputs, weights))
+    found = compared(model, inputs, _applied(model, weights, inputs), run(inputs, weights))
     return [each for each in found if each.differs]
 
 
@@ -241,7 +242,7 @@ def check_after(model: Model, params: Mapping[str, Any], run: Callable[[Arrays],
     with jax.default_matmul_precision("highest"):
         inputs = verifiable_inputs(model).inputs
         here = model.apply(params, inputs)
-    outputs = compared(model, here, run(inputs))
+    outputs = compared(model, inputs, here, run(inputs))
     if not agree(outputs):
         wrong = [each for each in outputs if not each.ok]
         raise ModelError(

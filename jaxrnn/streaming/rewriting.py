@@ -8,7 +8,8 @@ function on a whole recording, without chunks and without state.
 
 `with_numbers` replaces row and column numbers. tf2onnx writes ``tf.linalg.band_part``, and so Keras' causal mask, as a
 running count of S * S ones that becomes a matrix ``n``. Then ``n // S`` is the row, and ``n % S`` is the column. A row
-of S * S elements has no time axis. So both results are replaced by equations that count along an axis.
+of S * S elements has no time axis. So both results are replaced by equations that count along an axis, and so are
+running sums along the rows or columns of a matrix of ones, which Keras' layer `Attention` compares.
 
 `resized` replaces `jax.image.resize` along time by whole factors. JAX computes the indices or the weights from the
 length in floats. A call that traces to the same equations is replaced by repeated frames, every k-th frame, or sums of
@@ -213,12 +214,13 @@ _FORMS = Rules()
 
 def with_numbers(jaxpr: Any) -> Any:
     """Return the jaxpr with rows and columns that are counted directly."""
-    if not any("^" in str(size) for equation in jaxpr.eqns if equation.outvars for size in out_shape(equation)):
+    shapes = [out_shape(equation) for equation in jaxpr.eqns if equation.outvars]
+    if not any(len(symbolic_axes(shape)) > 1 or any("^" in str(size) for size in shape) for shape in shapes):
         return jaxpr
     forms, equations = forms_of(jaxpr), []
     for equation in jaxpr.eqns:
-        axis = _counted_axis(equation, [_form_of(atom, forms) for atom in equation.invars])
-        equations += [equation] if axis is None else _count(equation, axis)
+        counted = _counted_axis(equation, [_form_of(atom, forms) for atom in equation.invars])
+        equations += [equation] if counted is None else _count(equation, *counted)
     return jaxpr.replace(eqns=equations)
 
 
@@ -284,19 +286,27 @@ def _summed(equation: JaxprEqn, x: Form) -> Form | None:
     return (_COUNTED, None) if x[0] == _STARTED and not equation.params["reverse"] else None
 
 
-def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> int | None:
-    """Return the axis along which the result counts, or None."""
+def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> tuple[int, int] | None:
+    """Return the axis along which the result counts, and the first number, or None."""
     (kind, width), (divisor, number) = (each or ("", None) for each in [*operands, None, None][:2])
+    if equation.primitive.name == "cumsum" and kind == _NUMBER and str(width) == "1":
+        is_matrix = len(symbolic_axes(out_shape(equation))) > 1 and is_wide(type_of(equation.outvars[0]))
+        return (equation.params["axis"], 1) if is_matrix and not equation.params["reverse"] else None
     if kind != _MATRIX or divisor != _NUMBER or not is_symbolic(width) or str(number) != str(width):
         return None
-    return {"div": 0, "floor_divide": 0, "rem": 1, "remainder": 1}.get(operation_of(equation))
+    axis = {"div": 0, "floor_divide": 0, "rem": 1, "remainder": 1}.get(operation_of(equation))
+    return None if axis is None else (axis, 0)
 
 
-def _count(equation: JaxprEqn, axis: int) -> list[JaxprEqn]:
+def _count(equation: JaxprEqn, axis: int, first: int) -> list[JaxprEqn]:
     (result,) = equation.outvars
-    count = lambda: lax.broadcasted_iota(type_of(result), shape_of(result), axis)  # noqa: E731
-    (counted,) = jax.make_jaxpr(count)().eqns
-    return [counted.replace(outvars=[result], source_info=equation.source_info)]
+
+    def count() -> jax.Array:
+        numbers = lax.broadcasted_iota(type_of(result), shape_of(result), axis)
+        return numbers + first if first else numbers
+
+    *before, last = jax.make_jaxpr(count)().eqns
+    return [each.replace(source_info=equation.source_info) for each in (*before, last.replace(outvars=[result]))]
 
 
 #: Factors must be smaller than this number.
