@@ -13,6 +13,9 @@ import pytest
 from exported_files import ExportedStream, facts_of
 from flax import nnx
 from jax import lax
+from onnx import helper
+from refusals import check_refused
+from small_models import graph_of, make_model
 from verifier import peer_outputs, run_session, session
 
 import jaxrnn
@@ -403,3 +406,44 @@ def test_a_loaded_step_is_exported_again_with_its_facts(tmp_path):
         assert onnx.load(tmp_path / "again.onnx").opset_import[0].version == 18
         with pytest.raises(jaxrnn.InputError, match="has no frames left at the end"):
             jaxrnn.export_onnx(model, None, tmp_path / "again.onnx", step=True, flush=tmp_path / "flush.onnx")
+
+
+def noted_model(frames):
+    """A GRU over ``[frames, 1, 6]`` with metadata and doc strings."""
+    draw = np.random.default_rng(0).standard_normal
+    weights = {"W": draw((1, 12, 6)).astype(np.float32), "R": draw((1, 12, 4)).astype(np.float32)}
+    inputs, outputs = {"x": [frames, 1, 6]}, {"Y": [frames, 1, 1, 4]}
+    state = (["h"], ["h_out"]) if frames == 1 else ([""], [""])
+    node = helper.make_node("GRU", ["x", "W", "R", "", "", *state[0]], ["Y", *state[1]], hidden_size=4, name="gru")
+    if frames == 1:
+        inputs["h"], outputs["h_out"] = [1, 1, 4], [1, 1, 4]
+    file = make_model(graph_of([node], inputs, outputs, weights))
+    file.doc_string, file.graph.input[0].doc_string = "Trained on speech.", "log-mel frames"
+    for key, text in (("sample_rate", "16000"), ("jaxrnn.weights", '["W"]'), ("onnx.infer", "done")):
+        file.metadata_props.add(key=key, value=text)
+    return jaxrnn.load(file)
+
+
+@pytest.mark.parametrize("frames", [1, "T"])
+def test_texts_of_the_file_stay_and_names_are_chosen(frames, tmp_path):
+    model, path = noted_model(frames), tmp_path / "step.onnx"
+    kind = {"step": True} if frames == 1 else {}
+    stepper, state = (model, "h_out") if frames == 1 else (model.stream("T"), "gru.carry_next")
+    options = {"metadata": {"language": "de"}, "names": {"x": "feats", state: "new"}, **kind}
+    jaxrnn.export_onnx(stepper, model.params, path, **options)
+    assert verify_export(stepper, model.params, path).ok
+    written = onnx.load(path)
+    metadata = {each.key: each.value for each in written.metadata_props if not each.key.startswith("jaxrnn")}
+    assert metadata == {"sample_rate": "16000", "language": "de"}
+    assert written.doc_string.endswith("\nTrained on speech.")
+    assert written.graph.input[0].doc_string.endswith("log-mel frames")
+    assert written.graph.input[0].name == "feats"
+    assert "new" in [each.name for each in written.graph.output]
+    again = jaxrnn.load(path)
+    assert "new" in [each.output for each in again.state]
+    for names, words in (({"z": "q"}, "no input or output 'z'"), ({"x": "Y"}, "'Y' is no name, or the name of two")):
+        check_refused(jaxrnn.InputError, words, jaxrnn.export_onnx, stepper, model.params, path, names=names, **kind)
+    for metadata in ({"jaxrnn.kind": "step"}, {"a": 1}):
+        check_refused(
+            jaxrnn.InputError, "no text", jaxrnn.export_onnx, stepper, model.params, path, metadata=metadata, **kind
+        )

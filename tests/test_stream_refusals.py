@@ -184,7 +184,10 @@ REFUSED = {
         lambda x: x if x.shape[0] > 5 else 2 * x,
         r"inconclusive.*recordings of 6 frames or more.*constraints=\['S >= 6'\]",
     ),
-    "NumPy": (lambda x: np.convolve(x[:, 0], np.ones(3)), r"jax\.jit of it fails, too \(np.ones in test_stream_refusals"),
+    "NumPy": (
+        lambda x: np.convolve(x[:, 0], np.ones(3)),
+        r"jax\.jit of it fails, too \(np.ones in test_stream_refusals",
+    ),
     "a loop over the length": (
         lambda x: lax.while_loop(lambda s: s[1] < x.shape[0], lambda s: (s[0] / 2, s[1] + 1), (x, 0))[0],
         "'scan' .lax.while_loop.*carries the whole recording",

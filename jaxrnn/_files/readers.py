@@ -28,7 +28,9 @@ _SAME = (
 )
 _SOUND = ("exponent", "gives", "hop", "norm", "padding", "symbol", "synthesis", "takes", "window")
 #: The command-line option for each argument in Python.
-OPTIONS = {"dims": "--dim", "io_dtype": "--io-dtype"} | {name: f"--{name}" for name in _SAME + _SOUND}
+OPTIONS = {"dims": "--dim", "io_dtype": "--io-dtype", "metadata": "--metadata", "names": "--name"} | {
+    name: f"--{name}" for name in _SAME + _SOUND
+}
 #: The arguments of calls that are also keys of a file of settings: those of `jaxrnn.load`.
 _MODEL_KEYS = ("dims", "state", "static")
 #: Code with other words outside of Python.

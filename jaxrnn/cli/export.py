@@ -18,6 +18,7 @@ from jaxrnn.cli.options import (
     new_file,
     refuse,
     single_sizes,
+    split_pairs,
 )
 from jaxrnn.cli.stream_options import TimedPulses
 
@@ -46,6 +47,8 @@ def export(
             join_state=Option(),
         ),
     ],
+    metadata: Annotated[dict[str, str], Option(metavar="KEY=TEXT", parse=split_pairs)] | None = None,
+    names: Annotated[dict[str, str], Option(("--name",), "NAME=NEW", parse=split_pairs)] | None = None,
     params: ParamsOptions,
     verify: bool = False,
     given: InputFiles,
@@ -96,6 +99,9 @@ def export(
         flush: Write a second graph beside OUT.onnx, which returns the last frames after the end of a recording.
         rate: With --symbol: input frames per second, or with --hop samples per second. The table and the metadata then
             give delay and look-ahead in milliseconds too.
+        metadata: An entry of the metadata of the file of a stream or step; may be given several times. The metadata and
+            doc strings of FILE are kept.
+        names: Give an input or output of the file of a stream or step another name; may be given several times.
         as_step: With --params or --checkpoint: write the step in place of the graph of FILE.
         verify: First run the new file in ONNX Runtime on random or given inputs, and compare. Exit status 1 if it
             differs.
@@ -110,8 +116,10 @@ def export(
     if given and not verify:
         raise click.UsageError("--input and --inputs give the recordings to verify with: they need --verify")
     types = {name: options[name] for name in ("dtype", "io_dtype", "quantize") if name in options}
+    options |= {name: value for name, value in (("metadata", metadata), ("names", names)) if value}
     if pulses.time is None and not as_step and (params or (types and not file.has_steps)):
         of_steps = {f"--{name.replace('_', '-')}": value for name, value in options.items() if name not in types}
+        of_steps["--name"] = of_steps.pop("--names", None)
         alone = "--params and --checkpoint alone" if params else "for a model without steps, --dtype and --quantize"
         refuse(
             {"--flush": flush, "--rate": rate, **of_steps, "--example": example},

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
-from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
+from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count, check_kind
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
 from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
 from jaxrnn.export.quantized import BLOCKS_SINCE
@@ -30,7 +30,7 @@ from jaxrnn.model import Model
 from jaxrnn.model.loading import write_graph
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, TARGETS, StepFile, is_rate
 from jaxrnn.steps.specs import ArraySpec
-from jaxrnn.steps.stepper import Stepper, missing_parts
+from jaxrnn.steps.stepper import Notes, Stepper, missing_parts
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, said_past
 from jaxrnn.version import __version__
 
@@ -58,6 +58,8 @@ def export_onnx(
     quantize: str | None = None,
     target: str | None = None,
     join_state: bool = False,
+    metadata: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -110,6 +112,9 @@ def export_onnx(
         join_state: write the state of a step or stream as a vector for each element type, so that a program passes
             fewer arrays from call to call. The metadata list the entries of each vector. With `dtype`, totals over time
             are a separate vector.
+        metadata: further entries of the metadata of a step or stream, as text by key. The metadata and doc strings of
+            the model's file are kept.
+        names: names of inputs and outputs in the file of a step or stream, by the names that they have otherwise.
 
     Returns:
         The written files, or None after writing a model's whole graph.
@@ -122,6 +127,7 @@ def export_onnx(
     """
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
     options |= {"frame_rate": frame_rate, "target": target, "join_state": join_state or None}
+    options |= {"metadata": checked_metadata(metadata), "names": dict(names or {}) or None}
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
@@ -147,7 +153,19 @@ def export_onnx(
     graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
     if version is None:
         version = BLOCKS_SINCE if any(each.stores_blocks for each in graphs) else OPSET
-    return _write(graphs, paths, version, conversion)
+    return _write(graphs, paths, version, conversion, options["metadata"] or {})
+
+
+def checked_metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return metadata as a dict, or None without entries; raise InputError for other values than text."""
+    check_kind("metadata", metadata, Mapping | None, "a dict of text by key")
+    for key, text in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(text, str) or key.partition(".")[0] == METADATA:
+            raise InputError(
+                f"metadata: {key!r}: {text!r} is no text by a key; keys that begin with {METADATA!r} are those of the "
+                "file itself"
+            )
+    return dict(metadata or {}) or None
 
 
 def _write_converted(model: Model, params: Any, path: Path, conversion: Conversion) -> None:
@@ -172,7 +190,7 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
             dims, batch = _sizes_of(stepper, dims, batch)
         joined = {"join_state": bool(options["join_state"]), "apart": apart}
         source = Source(stepper, params, batch, dims, options["label"], **joined)
-        names = Names(source.spec, source.state, source.state_names)
+        names = Names(source.spec, source.state, source.state_names, options["names"])
         return [step_graph(source, names), *([flush_graph(source, names)] if options["flush"] is not None else [])]
     if not callable(stepper):
         raise InputError(
@@ -180,7 +198,8 @@ def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
         )
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
-    if given := [name for name in ("flush", "batch", "dims", "frame_rate", "join_state") if options[name] is not None]:
+    of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names")
+    if given := [name for name in of_steps if options[name] is not None]:
         raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
     return [function_graph(stepper, params, example, options["label"])]
 
@@ -205,7 +224,10 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
     return sizes, batch if own is None else check_count(f"the size of the batch, {model.spec.batch_symbol!r},", own)
 
 
-def _write(graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None) -> Exported:
+def _write(
+    graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None, metadata: Mapping[str, str]
+) -> Exported:
+    notes = graphs[0].notes._replace(metadata={**graphs[0].notes.metadata, **metadata})
     lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
     if conversion is not None:
         lowered = [conversion.apply(*each) for each in lowered]
@@ -215,7 +237,7 @@ def _write(graphs: list[Graph], paths: list[Path], opset: int, conversion: Conve
     for (model, known), path in zip(lowered, paths, strict=True):
         files = {kind: Path(os.path.relpath(other, path.parent)).as_posix() for kind, other in names}
         facts.append(dataclasses.replace(known, files=files))
-        describe_file(model, facts[-1])
+        describe_file(model, facts[-1], notes)
         models[path] = model
     written = write_files(dict(reversed(models.items())), beside)
     exported = [
@@ -363,16 +385,21 @@ def _write_arrays(arrays: Mapping[str, np.ndarray], written: Path) -> None:
                 np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
 
-def describe_file(model: ir.Model, facts: StepFile) -> None:
-    """Write the facts into the metadata and doc strings of a model."""
+def describe_file(model: ir.Model, facts: StepFile, notes: Notes) -> None:
+    """Write the facts into the metadata and doc strings of a model, and the texts of the file that it comes from."""
+    model.metadata_props.update(notes.metadata)
     model.producer_name, model.producer_version = "jaxrnn", __version__
     model.metadata_props[METADATA] = _json(facts.to_json())
     for key, text in _flat(facts).items():
         model.metadata_props[f"{METADATA}.{key}"] = text
-    model.graph.doc_string = model.doc_string = " ".join(_sentences(facts))
+    docs = [" ".join(_sentences(facts)), notes.docs.get("")]
+    model.graph.doc_string = model.doc_string = "\n".join(filter(None, docs))
     texts = _texts(facts)
+    own = {given: notes.docs.get(name) for names in (facts.inputs, facts.outputs) for name, given in names.items()}
+    own |= {each.input: notes.docs.get(each.input) for each in facts.state.values()}
     for value in (*model.graph.inputs, *model.graph.outputs):
-        value.doc_string = texts.get(str(value.name), "")
+        name = str(value.name)
+        value.doc_string = "\n".join(filter(None, (texts.get(name), own.get(name))))
 
 
 def _json(facts: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ import onnx_ir.passes.common as passes
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 
+from jaxrnn._files.messages import near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, UnsupportedError
@@ -35,6 +36,7 @@ from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.jaxprs.own import operator_p
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepper import NO_NOTES, Notes
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.streaming.diagnostics import of_file
 from jaxrnn.streaming.plan import as_struct
@@ -194,14 +196,20 @@ Structs = Mapping[Key, jax.ShapeDtypeStruct]
 
 
 class Names:
-    """Unique names for the arrays of a file, shared by a step and the flush of the step.
+    """Unique names for the arrays of a file, shared by a step and the flush of the step; ``chosen`` by the caller.
 
     Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
     therefore get equal names. ``own`` maps the state to names in the file that a model was loaded from. By
     default the input has the name of the entry, with dots for slashes, and the output has the suffix ``_next``.
     """
 
-    def __init__(self, spec: StepSpec, state: Sequence[ArraySpec] = (), own: Mapping[str, StateNames] | None = None):
+    def __init__(
+        self,
+        spec: StepSpec,
+        state: Sequence[ArraySpec] = (),
+        own: Mapping[str, StateNames] | None = None,
+        chosen: Mapping[str, str] | None = None,
+    ):
         self._taken: set[str] = set()
         self._names: dict[Key, str] = {}
         for each in spec.inputs:
@@ -217,6 +225,24 @@ class Names:
         for each in spec.outputs:
             if each.time_axis is not None:
                 self._names[COUNT, each.name] = self._unused(f"{self[OUTPUT, each.name]}_count", "frames")
+        if chosen:
+            self._rename(chosen)
+
+    def _rename(self, chosen: Mapping[str, str]) -> None:
+        """Give arrays the names that the caller has chosen."""
+        for name in chosen:
+            if name not in self._taken:
+                listed = ", ".join(self._names.values())
+                raise InputError(
+                    f"`names={dict(chosen)}`: the file has no input or output {name!r}{near(name, self._taken)}; the "
+                    f"names are: {listed}"
+                )
+        renamed = [chosen.get(name, name) for name in self._names.values()]
+        for name in renamed:
+            if not isinstance(name, str) or not name or renamed.count(name) > 1:
+                raise InputError(f"`names={dict(chosen)}`: {name!r} is no name, or the name of two arrays")
+        self._taken = set(renamed)
+        self._names = dict(zip(self._names, renamed, strict=True))
 
     def __getitem__(self, key: Key) -> str:
         return self._names[key]
@@ -266,7 +292,7 @@ def _part(key: Any) -> str:
 class Graph:
     """A traced function with argument names, result names and facts. Parameters are arguments with a value.
 
-    ``operators`` maps scopes to operators of the traced model, for error messages.
+    ``operators`` maps scopes to operators of the traced model, for error messages. ``notes`` are the texts of its file.
     """
 
     closed: ClosedJaxpr
@@ -274,6 +300,7 @@ class Graph:
     results: Sequence[str]
     facts: StepFile
     operators: Mapping[str, str] | None = None
+    notes: Notes = NO_NOTES
 
     @property
     def stores_blocks(self) -> bool:
@@ -304,7 +331,7 @@ def step_graph(source: Source, names: Names) -> Graph:
         traced = trace(step, source.params, _keyed(INPUT, inputs) | _keyed(BEFORE, state))
     spec = dataclasses.replace(spec, state=source.state)
     facts = StepFile(STEP, spec, source.batch, state=names.state(after=True), first=first, parts=source.parts)
-    return _graph(traced, names, facts, source.lead, source.operators)
+    return _graph(traced, names, facts, source)
 
 
 def flush_graph(source: Source, names: Names) -> Graph:
@@ -326,7 +353,7 @@ def flush_graph(source: Source, names: Names) -> Graph:
     entry = names[VALID, ""] if streams else None
     spec = dataclasses.replace(spec, state=source.state)
     facts = StepFile(FLUSH, spec, source.batch, state=names.state(after=False), valid=entry, parts=source.parts)
-    return _graph(traced, names, facts, source.lead, source.operators)
+    return _graph(traced, names, facts, source)
 
 
 def function_graph(function: Callable[..., Any], params: Any, example: Any, label: str | None) -> Graph:
@@ -347,17 +374,12 @@ def function_graph(function: Callable[..., Any], params: Any, example: Any, labe
     outputs = tuple(OutputSpec(name, np.dtype(each.dtype), each.shape) for (_, name), each in traced.results.items())
     taken = tuple(ArraySpec(name, np.dtype(each.dtype), each.shape) for name, each in inputs.items())
     spec = StepSpec(label, taken, outputs, ())
-    return _graph(traced, Names(spec), StepFile(FUNCTION, spec), ())
+    return _graph(traced, Names(spec), StepFile(FUNCTION, spec))
 
 
-def _graph(
-    traced: Traced,
-    names: Names,
-    facts: StepFile,
-    lead: tuple[int, ...],
-    operators: Mapping[str, str] | None = None,
-) -> Graph:
+def _graph(traced: Traced, names: Names, facts: StepFile, source: Source | None = None) -> Graph:
     """Apply the names of the file to a traced function."""
+    lead, operators, notes = ((), None, NO_NOTES) if source is None else (source.lead, source.operators, source.notes)
     known = map(Argument, names.of_params(traced.paths), traced.params)
     facts = dataclasses.replace(
         facts,
@@ -367,7 +389,7 @@ def _graph(
         counts=names.of(COUNT, traced.results),
     )
     taken = [*known, *(Argument(names[key]) for key in traced.inputs)]
-    return Graph(traced.closed, taken, [names[key] for key in traced.results], facts, operators)
+    return Graph(traced.closed, taken, [names[key] for key in traced.results], facts, operators, notes)
 
 
 def _as_in_file(spec: StepSpec, traced: Traced, lead: tuple[int, ...]) -> StepSpec:

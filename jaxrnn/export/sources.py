@@ -89,6 +89,8 @@ class Source:
         self.state_names = None
         if form.state_names is not None and not join_state:
             self.state_names = {name: StateNames(*pair) for name, pair in form.state_names.items()}
+        #: The texts of the file that a model was loaded from.
+        self.notes = form.notes
         #: The operators of the model that is traced, by scope; None for functions and other steppers.
         self.operators = form.operators
 

@@ -29,11 +29,14 @@ from jaxrnn.onnx.state import Findings, StateSearch, StateVar, check_pairs, stat
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.values import Stacked, holds_text, is_text, traced
 from jaxrnn.steps.specs import ArraySpec, Dimension
-from jaxrnn.steps.stepper import ExportForm, Flushed, nothing_left
+from jaxrnn.steps.stepper import ExportForm, Flushed, Notes, nothing_left
 from jaxrnn.steps.stepspec import StepSpec, zeros
 from jaxrnn.streaming import Streamed
 
 Arrays = Mapping[str, Any]
+
+#: The beginnings of keys of metadata that programs write for themselves.
+_OF_TOOLS = ("jaxrnn", "onnx.")
 
 
 class Model:
@@ -587,7 +590,17 @@ class Model:
             state_names={each.name: (str(each.input), str(each.output)) for each in self.state},
             operators=operators_by_scope(self.program.block),
             keeps_types=True,
+            notes=self._notes,
         )
+
+    @property
+    def _notes(self) -> Notes:
+        """Return the texts of the file that another program wrote for its readers."""
+        proto, is_foreign = self.proto, self.step_file is None
+        metadata = {each.key: each.value for each in proto.metadata_props if not each.key.startswith(_OF_TOOLS)}
+        docs = {"": proto.doc_string or proto.graph.doc_string}
+        docs |= {each.name: each.doc_string for each in (*proto.graph.input, *proto.graph.output)}
+        return Notes(metadata, {name: text for name, text in docs.items() if text} if is_foreign else {})
 
     def _check_params(self, params: Any) -> None:
         """Check parameters, plain or packed, against the model's and the compute dtype; otherwise raise InputError."""

@@ -42,6 +42,11 @@ class GraphFunction:
         """The operators of the model by scope."""
         return operators_by_scope(self.model.program.block)
 
+    @property
+    def notes(self) -> Notes:
+        """The texts of the model's file for its readers."""
+        return self.model._notes
+
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
         """Apply the model."""
         return self.model.apply(params, inputs)

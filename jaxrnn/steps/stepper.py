@@ -120,6 +120,16 @@ class Stepper(Protocol):
         ...
 
 
+class Notes(NamedTuple):
+    """Texts of a file for its readers: the metadata, and doc strings by array, with the key ``""`` for the file."""
+
+    metadata: Mapping[str, str]
+    docs: Mapping[str, str]
+
+
+NO_NOTES = Notes({}, {})
+
+
 @dataclasses.dataclass(frozen=True)
 class ExportForm:
     """A stepper as `jaxrnn.export_onnx` traces it.
@@ -131,6 +141,7 @@ class ExportForm:
         operators: the ONNX operators by scope, for messages, or None.
         keeps_types: True if the functions keep 64-bit types under any configuration of JAX.
         has_layers: True if the cells of recurrences are layers already.
+        notes: the metadata of that file, and its doc strings by array.
     """
 
     stepper: Any
@@ -139,6 +150,7 @@ class ExportForm:
     operators: Mapping[str, str] | None = None
     keeps_types: bool = False
     has_layers: bool = False
+    notes: Notes = NO_NOTES
 
 
 def missing_parts(value: Any) -> list[str]:

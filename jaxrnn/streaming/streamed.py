@@ -19,7 +19,7 @@ from jaxrnn.errors import InputError, StreamError, is_count
 from jaxrnn.jaxprs.schedule import Packed, Purpose, Step, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.steps.recordings import joined_output, part, recording_specs, scan_steps
 from jaxrnn.steps.specs import ArraySpec, bind
-from jaxrnn.steps.stepper import ExportForm, Flushed, State, check_valid
+from jaxrnn.steps.stepper import NO_NOTES, ExportForm, Flushed, State, check_valid
 from jaxrnn.steps.stepspec import StateSpec, StepSpec, batch_note, in_batch, said_past
 from jaxrnn.streaming.plan import Plan, as_struct
 from jaxrnn.streaming.values import Chunk, FinalValue, along
@@ -89,9 +89,10 @@ class Streamed:
         return self._recipe, (self.pulse,)
 
     def _export_form(self) -> ExportForm:
-        operators = getattr(self._recipe.arguments["function"], "operators", None)
+        function = self._recipe.arguments["function"]
+        operators, notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
         plain = self._recipe.in_types(plain=True)(self.pulse)
-        return ExportForm(plain, operators=operators, keeps_types=True, has_layers=True)
+        return ExportForm(plain, operators=operators, keeps_types=True, has_layers=True, notes=notes)
 
     # -- functions
 
