@@ -257,7 +257,8 @@ REFUSED = {
     "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.convolve"),
     "numbers by NumPy": (
         lambda x: x[np.arange(x.shape[0])],
-        r"^the function cannot be traced[^\n]*\(np\.arange in test_stream_functions\.py:[^\n]*; call jnp\.arange[^\n]*$",
+        r"^the function cannot be traced[^\n]*\(np\.arange in test_stream_functions\.py:[^\n]*"
+        r"; call jnp\.arange[^\n]*$",
     ),
     "ones by NumPy": (lambda x: x + np.ones(x.shape, np.float32), "call jnp.ones"),
     "a callback": (lambda x: (jax.debug.callback(print, x), x)[1], "'debug_callback'.*move it outside"),

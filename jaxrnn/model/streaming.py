@@ -21,6 +21,7 @@ from jaxrnn.streaming.dimensions import SYMBOL
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
+    from jaxrnn.steps.stepper import Notes
 
 
 #: A size that is computed from a dimension, such as ``4*S``, is not a dimension.
