@@ -305,7 +305,7 @@ class Forms:
             return array.dtype.str, array.shape, array.tobytes()
         if id(value) not in self._arrays:
             array = np.asarray(value)
-            digest = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+            digest = hashlib.sha256(array.tobytes()).hexdigest()
             self._arrays[id(value)] = value, (str(array.dtype), array.shape, digest)
         return self._arrays[id(value)][1]
 
