@@ -339,7 +339,7 @@ def _slices(equation: JaxprEqn, parts: Sequence[Any], axis: int) -> Iterator[Jax
 @SPELLINGS.add("split")
 def _cut(equation: JaxprEqn) -> list[JaxprEqn]:
     """Spell a split into parts of size 1 as slices; before JAX 0.10.2, `jax.numpy.unstack` is such a split."""
-    alone = {*equation.params["sizes"]} == {1}
+    alone = all(isinstance(size, int) and size == 1 for size in equation.params["sizes"])
     return list(_slices(equation, equation.outvars, equation.params["axis"])) if alone else [equation]
 
 
