@@ -6,7 +6,7 @@ are wrong. Inside `deciding`, a comparison in code other than JAX's is True, Fal
 
 `lax.scan` takes a symbolic `length` inside `deciding`.
 
-`x.shape` of a tracer contains objects of JAX's class, which cannot be replaced by a subclass, so four methods of this
+`x.shape` of a tracer contains objects of JAX's class, which cannot be replaced by a subclass, so methods of this
 class are wrapped, when the first function is traced. A context variable, which is local to a thread, holds the
 decision. Without a decision, and in JAX's own code, each method does what JAX's method does.
 """
@@ -21,6 +21,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -74,7 +75,7 @@ def _wrap() -> None:
     """Wrap the methods of JAX's class of symbolic dimensions."""
     (example,) = jax.export.symbolic_shape("S")
     sizes: Any = type(example)
-    equal, hashed = sizes.__eq__, sizes.__hash__
+    equal, hashed, multiplied = sizes.__eq__, sizes.__hash__, sizes.__mul__
 
     def as_jax(self: Any, other: Any) -> bool:
         answer = equal(self, other)
@@ -105,7 +106,11 @@ def _wrap() -> None:
     def bool_(self: Any) -> bool:
         return True if (decide := _asked(self)) is None else not _is_equal(decide, self, 0)
 
-    sizes.__eq__, sizes.__ne__, sizes.__hash__, sizes.__bool__ = eq, ne, hash_, bool_
+    def mul(self: Any, other: Any) -> Any:
+        is_whole = isinstance(other, Fraction) and other.denominator == 1  # sequence-layers writes rates so
+        return multiplied(self, other.numerator if is_whole else other)
+
+    sizes.__eq__, sizes.__ne__, sizes.__hash__, sizes.__bool__, sizes.__mul__ = eq, ne, hash_, bool_, mul
     if hasattr(loops, "_infer_scan_length"):  # without this function, JAX refuses a symbolic `length`
         loops._infer_scan_length = _with_symbolic_length(loops._infer_scan_length)
 

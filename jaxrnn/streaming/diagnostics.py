@@ -119,8 +119,9 @@ def location_of_error(error: BaseException) -> Location:
     frames = traceback.extract_tb(error.__traceback__)[::-1]
     location = location_of(Line(frame.filename, frame.lineno or 0, frame.name) for frame in frames)
     innermost = next((frame.line or "" for frame in frames if not frame.filename.startswith(_BELOW)), "")
-    if location.calls is None and (call := re.search(r"\b(?:np|numpy)\.(arange|eye|full|ones|zeros)\(", innermost)):
-        return Location(location.line, f"np.{call[1]}")
+    called = {*re.findall(r"\b(?:np|numpy)\.(\w+)\(", innermost)}
+    if location.calls is None and len(called) == 1 and called <= {"arange", "eye", "full", "ones", "zeros"}:
+        return Location(location.line, f"np.{called.pop()}")
     return location
 
 

@@ -11,6 +11,10 @@ running count of S * S ones that becomes a matrix ``n``. Then ``n // S`` is the 
 of S * S elements has no time axis. So both results are replaced by equations that count along an axis, and so are
 running sums along the rows or columns of a matrix of ones, which Keras' layer `Attention` compares.
 
+`with_shifts` replaces a reshape that shifts rows. TensorFlow and sequence-layers add overlapping frames so: rows of N
+frames, which end in zeros, are joined, cut, and divided into rows of N - 1 frames. So row k moves by k frames, and its
+first frames are zeros of the end of the row before. Rows that are cut and padded replace the result.
+
 `resized` replaces `jax.image.resize` along time by whole factors. JAX computes the indices or the weights from the
 length in floats. A call that traces to the same equations is replaced by repeated frames, every k-th frame, or sums of
 neighbours.
@@ -19,6 +23,7 @@ neighbours.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from jax.extend.core.primitives import jit_p
+from jax.extend.core.primitives import jit_p, pad_p, reshape_p, transpose_p
 
 from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import (
@@ -105,9 +110,14 @@ def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[
         with np.errstate(over="ignore"):
             return lax.select(seen, array, lax.full(shape, np.asarray(mask.value).astype(dtype), dtype))
 
-    inner = trace(banded, jax.ShapeDtypeStruct(shape, dtype))[0].jaxpr
-    equations = renamed(inner.eqns, {inner.invars[0]: scores, inner.outvars[0]: result})
-    return [each.replace(source_info=source) for each in equations]
+    return _replaced(banded, [scores], result, source)
+
+
+def _replaced(function: Callable[..., Any], operands: Sequence[Atom], result: Var, source: Any) -> list[JaxprEqn]:
+    """Return the equations that compute a variable as a function of operands."""
+    inner = trace(function, *(jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in operands))[0].jaxpr
+    names = dict(zip((*inner.invars, *inner.outvars), (*operands, result), strict=True))
+    return [each.replace(source_info=source) for each in renamed(inner.eqns, names)]
 
 
 def renamed(equations: Sequence[JaxprEqn], names: Mapping[Any, Any]) -> list[JaxprEqn]:
@@ -307,6 +317,90 @@ def _count(equation: JaxprEqn, axis: int, first: int) -> list[JaxprEqn]:
 
     *before, last = jax.make_jaxpr(count)().eqns
     return [each.replace(source_info=equation.source_info) for each in (*before, last.replace(outvars=[result]))]
+
+
+def with_shifts(jaxpr: Any) -> Any:
+    """Return the jaxpr in which rows that a reshape shifts are cut and padded."""
+    made = {equation.outvars[0]: equation for equation in jaxpr.eqns if len(equation.outvars) == 1}
+    forms, equations = forms_of(jaxpr), []
+    for equation in jaxpr.eqns:
+        found = _shifted(equation, made, forms)
+        equations += [equation] if found is None else _replaced(*found, equation.outvars[0], equation.source_info)
+    return jaxpr.replace(eqns=equations)
+
+
+def _shifted(
+    equation: JaxprEqn, made: Mapping[Any, JaxprEqn], forms: Mapping[Var, Form]
+) -> tuple[Callable[..., Any], list[Atom]] | None:
+    """Return the function that shifts rows as a reshape of joined rows does, and its operands, or None."""
+    if equation.primitive is not reshape_p or (axis := _split_axis(in_shape(equation), out_shape(equation))) is None:
+        return None
+    cut = made.get(equation.invars[0])
+    if cut is None or not _is_first_part(cut, axis, forms):
+        return None
+    joined = made.get(cut.invars[0])
+    if joined is None or joined.primitive is not reshape_p:
+        return None
+    rows, (count, length) = joined.invars[0], out_shape(equation)[axis : axis + 2]
+    if _split_axis(in_shape(cut), shape_of(rows)) != axis:
+        return None
+    step, end = shape_of(rows)[axis + 1] - length, _constant_end(rows, axis + 1, made)
+    if end is None or is_symbolic(step) or step < 1 or count > shape_of(rows)[axis] or end[0] < count * step:
+        return None
+
+    def shifted(rows: Any, fill: Any) -> Any:
+        parts = []
+        for row in range(count):
+            frames = lax.index_in_dim(rows, row, axis, keepdims=False)
+            widths = [(row * step if each == axis else 0, 0, 0) for each in range(frames.ndim)]
+            parts.append(lax.pad(lax.slice_in_dim(frames, 0, length - row * step, axis=axis), fill, widths))
+        return jnp.stack(parts, axis)
+
+    return shifted, [rows, end[1]]
+
+
+def _split_axis(joined: Sequence[Any], split: Sequence[Any]) -> int | None:
+    """Return the axis of time that a reshape divides into a fixed number of rows, or None."""
+    axes = symbolic_axes(joined)
+    if len(axes) != 1 or len(split) != len(joined) + 1 or symbolic_axes(split) != [axes[0] + 1]:
+        return None
+    others = [*joined[: axes[0]], *joined[axes[0] + 1 :]]
+    return axes[0] if [*split[: axes[0]], *split[axes[0] + 2 :]] == others else None
+
+
+def _is_first_part(equation: JaxprEqn, axis: int, forms: Mapping[Var, Form]) -> bool:
+    """Return True for a slice of the first elements along an axis."""
+    name, old, new = equation.primitive.name, in_shape(equation), out_shape(equation)
+    if len(old) != len(new) or any(str(old[each]) != str(new[each]) for each in range(len(old)) if each != axis):
+        return False
+    if name == "slice":
+        steps = equation.params["strides"] or (1,)
+        return all(str(each) == "0" for each in equation.params["start_indices"]) and {*steps} == {1}
+    if name == "gather":
+        numbers = equation.params["dimension_numbers"]
+        if len(numbers.offset_dims) < len(new) or shape_of(equation.invars[1]) != (len(numbers.start_index_map),):
+            return False
+    elif name != "dynamic_slice":
+        return False
+    return all(is_number(each, 0, forms) for each in equation.invars[1:])
+
+
+def _constant_end(atom: Atom, axis: int, made: Mapping[Any, JaxprEqn]) -> tuple[int, Atom] | None:
+    """Return how many frames at the end of time are padding, and the value of the padding, or None."""
+    equation = made.get(atom)
+    if equation is None:
+        return None
+    old = in_shape(equation)
+    if equation.primitive is pad_p:
+        low, high, inner = equation.params["padding_config"][axis]
+        return (int(high), equation.invars[1]) if low >= 0 and high > 0 and inner == 0 else None
+    if equation.primitive is transpose_p:
+        return _constant_end(equation.invars[0], equation.params["permutation"][axis], made)
+    if equation.primitive is reshape_p and len(axes := symbolic_axes(old)) == 1:
+        (before,), new = axes, out_shape(equation)
+        stays = str(old[before]) == str(new[axis]) and math.prod(old[before + 1 :]) == math.prod(new[axis + 1 :])
+        return _constant_end(equation.invars[0], before, made) if stays else None
+    return None
 
 
 #: Factors must be smaller than this number.
