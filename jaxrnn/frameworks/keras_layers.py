@@ -117,7 +117,12 @@ def _padded_before(convolution: Callable[..., Any]) -> Callable[..., Any]:
     import tensorflow as tf
 
     def padded(
-        x: Any, filters: Any, strides: Any = None, padding: str = "VALID", data_format: Any = None, dilations: Any = None
+        x: Any,
+        filters: Any,
+        strides: Any = None,
+        padding: str = "VALID",
+        data_format: Any = None,
+        dilations: Any = None,
     ) -> Any:
         rank = len(x.shape) - 2
         rates = [dilations] * rank if isinstance(dilations, int) else [*(dilations or ()), *[1] * rank][:rank]
