@@ -67,6 +67,18 @@ def torch_modules(torch):
         mask = (frames[None] > frames[:, None]) | (frames[None] < frames[:, None] - 6)
         return net.block(net.attention(x, x, x, attn_mask=mask, need_weights=False)[0], src_mask=mask)
 
+    window = torch.hann_window(16)
+
+    def transform(x):
+        return torch.stft(x, 16, 4, 16, window, pad_mode="constant", return_complex=True)
+
+    def masked(net, x):
+        """A complex mask of the STFT, with the phase of a sum, as vocoders and complex masks write these."""
+        spectrum = transform(x).transpose(1, 2)
+        parts = net.mask(torch.view_as_real(spectrum).flatten(2)).unflatten(2, (9, 2))
+        mask = torch.view_as_complex(parts) * torch.polar(spectrum.abs().square() + 1, parts.sum(3))
+        return (mask / (2 + 1j) + 0.5 * torch.exp(1j * parts[..., 0])).transpose(1, 2)
+
     norms = torch.nn.utils.parametrizations
     return {
         "gru": (
@@ -98,6 +110,13 @@ def torch_modules(torch):
             ),
             2,
         ),
+        "spectra": (
+            Net(
+                lambda net, x: torch.istft(transform(x) * masked(net, x), 16, 4, 16, window, length=x.shape[1]),
+                mask=nn.Linear(18, 18),
+            ),
+            1,
+        ),
         "attention": (
             Net(
                 banded,
@@ -109,15 +128,15 @@ def torch_modules(torch):
     }
 
 
-NAMES = ("gru", "bidirectional", "projections", "relu", "convolutions", "normalisations", "attention")
+NAMES = ("gru", "bidirectional", "projections", "relu", "convolutions", "normalisations", "spectra", "attention")
 
 
-@pytest.mark.parametrize("name", of_tiers(NAMES, [], ["bidirectional", "convolutions", "attention"]))
+@pytest.mark.parametrize("name", of_tiers(NAMES, [], ["bidirectional", "convolutions", "spectra", "attention"]))
 def test_torch_round_trip(torch, name):
     """All weights are parameters under their names; trained parameters in the module give the same outputs."""
     torch.manual_seed(0)
     module, time = torch_modules(torch)[name]
-    shape = {0: (20, 2, 8), 1: (2, 20, 8), 2: (2, 8, 20)}[time]
+    shape = (2, 64) if name == "spectra" else {0: (20, 2, 8), 1: (2, 20, 8), 2: (2, 8, 20)}[time]
     before = {key: value.clone() for key, value in module.state_dict().items()}
     model = jaxrnn.from_torch(module, torch.randn(shape), time=time)
     floats = {key for key, value in before.items() if value.is_floating_point()}
@@ -178,6 +197,23 @@ def test_torch_inputs_at_two_rates(torch):
     assert np.abs(model.stream("T").run(model.params, inputs)["output"] - whole).max() < 1e-6
 
 
+def test_torch_arguments_without_names(torch):
+    """A module with `*arguments` in `forward`, and a function that only the newer exporter writes."""
+
+    class Slopes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, *xs):
+            return self.scale * torch.diff(xs[0] + xs[1], dim=1)
+
+    module, xs = Slopes(), (torch.randn(2, 9, 4), torch.randn(2, 9, 4))
+    model = jaxrnn.from_torch(module, xs, time={"input_0": 1, "input_1": 1})
+    assert [str(each) for each in model.params] == ["scale"]
+    assert model.stream().delay == {"output": 1}
+
+
 def test_torch_windows_from_one_recording(torch, capfd):
     """`Tensor.unfold`, which only the newer exporter writes, and an example of one recording, whose batch it fixes."""
 
@@ -230,9 +266,19 @@ def test_torch_problems(torch):
         def forward(self, x):
             return torch.linalg.svd(x)[0]
 
-    with pytest.raises(jaxrnn.ModelError, match=r"dynamo: .*This is step 3/3 of exporting") as error:
+    with pytest.raises(jaxrnn.ModelError, match=r"linalg_svd' to ONNX.*\ndynamo: .*No ONNX function found") as error:
         jaxrnn.from_torch(Singular(), torch.randn(4, 4))
     assert "\x1b" not in str(error.value)
+    assert len(str(error.value).splitlines()) == 3
+
+    class Phases(torch.nn.Module):
+        def forward(self, x):
+            return torch.stft(x, 8, window=torch.ones(8), return_complex=True).log10()
+
+    words = "script: the function 'log10' of complex numbers has no real form"
+    check_refused(
+        (jaxrnn.ModelError, jaxrnn.InputError), words, jaxrnn.from_torch, Phases(), torch.randn(2, 64), time=1
+    )
     cases = [
         ({"time": 3}, "has no axis 3"),
         ({"time": "time"}, "has no axis time"),

@@ -57,6 +57,7 @@ def from_keras(
     network: keras.Model,
     *,
     example: Any = None,
+    shortest: int | None = None,
     dims: Mapping[str, int | str] | None = None,
     **options: Any,
 ) -> Model:
@@ -81,6 +82,7 @@ def from_keras(
         example: inputs for the comparison, in order or by name; by default, random numbers of 2 recordings of 12
             frames, or of 120, 1200 or 12000 where fewer frames give no output. An example also relates inputs at
             several rates: with 5 and 20 frames, the dimension of the second input is ``4*time``.
+        shortest: the smallest size of the time dimensions that is compared, as in `jaxrnn.from_torch`.
         dims: names and sizes of open dimensions as in `jaxrnn.load`.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
@@ -109,9 +111,9 @@ def from_keras(
         try:
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
-            check_agreement(plain, pure.run, pure.example, pure.axes, "Keras")
+            checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", shortest)
             check_other_weights(plain, pure.run, weights, pure.example, "Keras")
-            check_stream(plain, pure.run, pure.example, pure.axes, "Keras")
+            check_stream(plain, pure.run, pure.example, pure.axes, "Keras", checked.shortest)
         except ModelError as error:
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_JAX_ROUTE}"
@@ -123,6 +125,7 @@ def from_keras(
             given = {**(options.get("state") or {}), **missing}
             raise StateError(f"{network.name} keeps states that the model does not: `state={given}`")
     model.label = network.name
+    checked.report(model.label, "Keras")
     return model
 
 
