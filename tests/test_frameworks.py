@@ -1,6 +1,9 @@
 """Modules of PyTorch and Keras: imported, trained and put back."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -64,6 +67,18 @@ def torch_modules(torch):
         mask = (frames[None] > frames[:, None]) | (frames[None] < frames[:, None] - 6)
         return net.block(net.attention(x, x, x, attn_mask=mask, need_weights=False)[0], src_mask=mask)
 
+    window = torch.hann_window(16)
+
+    def transform(x):
+        return torch.stft(x, 16, 4, 16, window, pad_mode="constant", return_complex=True)
+
+    def masked(net, x):
+        """A complex mask of the STFT, with the phase of a sum, as vocoders and complex masks write these."""
+        spectrum = transform(x).transpose(1, 2)
+        parts = net.mask(torch.view_as_real(spectrum).flatten(2)).unflatten(2, (9, 2))
+        mask = torch.view_as_complex(parts) * torch.polar(spectrum.abs().square() + 1, parts.sum(3))
+        return (mask / (2 + 1j) + 0.5 * torch.exp(1j * parts[..., 0])).transpose(1, 2)
+
     norms = torch.nn.utils.parametrizations
     return {
         "gru": (
@@ -95,6 +110,13 @@ def torch_modules(torch):
             ),
             2,
         ),
+        "spectra": (
+            Net(
+                lambda net, x: torch.istft(transform(x) * masked(net, x), 16, 4, 16, window, length=x.shape[1]),
+                mask=nn.Linear(18, 18),
+            ),
+            1,
+        ),
         "attention": (
             Net(
                 banded,
@@ -106,15 +128,15 @@ def torch_modules(torch):
     }
 
 
-NAMES = ("gru", "bidirectional", "projections", "relu", "convolutions", "normalisations", "attention")
+NAMES = ("gru", "bidirectional", "projections", "relu", "convolutions", "normalisations", "spectra", "attention")
 
 
-@pytest.mark.parametrize("name", of_tiers(NAMES, [], ["bidirectional", "convolutions", "attention"]))
+@pytest.mark.parametrize("name", of_tiers(NAMES, [], ["bidirectional", "convolutions", "spectra", "attention"]))
 def test_torch_round_trip(torch, name):
     """All weights are parameters under their names; trained parameters in the module give the same outputs."""
     torch.manual_seed(0)
     module, time = torch_modules(torch)[name]
-    shape = {0: (20, 2, 8), 1: (2, 20, 8), 2: (2, 8, 20)}[time]
+    shape = (2, 64) if name == "spectra" else {0: (20, 2, 8), 1: (2, 20, 8), 2: (2, 8, 20)}[time]
     before = {key: value.clone() for key, value in module.state_dict().items()}
     model = jaxrnn.from_torch(module, torch.randn(shape), time=time)
     floats = {key for key, value in before.items() if value.is_floating_point()}
@@ -175,6 +197,23 @@ def test_torch_inputs_at_two_rates(torch):
     assert np.abs(model.stream("T").run(model.params, inputs)["output"] - whole).max() < 1e-6
 
 
+def test_torch_arguments_without_names(torch):
+    """A module with `*arguments` in `forward`, and a function that only the newer exporter writes."""
+
+    class Slopes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, *xs):
+            return self.scale * torch.diff(xs[0] + xs[1], dim=1)
+
+    module, xs = Slopes(), (torch.randn(2, 9, 4), torch.randn(2, 9, 4))
+    model = jaxrnn.from_torch(module, xs, time={"input_0": 1, "input_1": 1})
+    assert [str(each) for each in model.params] == ["scale"]
+    assert model.stream().delay == {"output": 1}
+
+
 def test_torch_windows_from_one_recording(torch, capfd):
     """`Tensor.unfold`, which only the newer exporter writes, and an example of one recording, whose batch it fixes."""
 
@@ -227,9 +266,19 @@ def test_torch_problems(torch):
         def forward(self, x):
             return torch.linalg.svd(x)[0]
 
-    with pytest.raises(jaxrnn.ModelError, match=r"dynamo: .*This is step 3/3 of exporting") as error:
+    with pytest.raises(jaxrnn.ModelError, match=r"linalg_svd' to ONNX.*\ndynamo: .*No ONNX function found") as error:
         jaxrnn.from_torch(Singular(), torch.randn(4, 4))
     assert "\x1b" not in str(error.value)
+    assert len(str(error.value).splitlines()) == 3
+
+    class Phases(torch.nn.Module):
+        def forward(self, x):
+            return torch.stft(x, 8, window=torch.ones(8), return_complex=True).log10()
+
+    words = "script: the function 'log10' of complex numbers has no real form"
+    check_refused(
+        (jaxrnn.ModelError, jaxrnn.InputError), words, jaxrnn.from_torch, Phases(), torch.randn(2, 64), time=1
+    )
     cases = [
         ({"time": 3}, "has no axis 3"),
         ({"time": "time"}, "has no axis time"),
@@ -366,7 +415,44 @@ KERAS = {
         L.GRU(4)(L.BatchNormalization()(L.Conv1D(6, 3, padding="causal")(x)))
     ),
     "attention": lambda L, x: L.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True),
+    "distributed": lambda L, x: L.TimeDistributed(L.Dense(3))(
+        L.TimeDistributed(L.Flatten())(L.TimeDistributed(L.Conv2D(3, 2))(L.Reshape((-1, 2, 2, 2))(x)))
+    ),
+    "blocks": lambda L, x: L.Conv1D(4, 3, groups=4, padding="causal")(
+        L.Conv1D(8, 3, groups=2, dilation_rate=2, padding="same")(x)
+    ),
+    "counted": lambda L, x: L.Attention(use_scale=True, name="attention")([x, x], use_causal_mask=True),
+    "loops": lambda L, x: loops()(L.BatchNormalization()(x)),
 }
+
+
+def loops():
+    """Return a layer of recurrences as people write these: without an initializer, and by the number of a frame."""
+    import keras
+    import tensorflow as tf
+
+    class Loops(keras.layers.Layer):
+        def build(self, shape):
+            self.decay = self.add_weight(shape=(shape[-1],), name="decay")
+
+        def call(self, x):
+            frames = tf.transpose(x, [1, 0, 2])
+            first = tf.scan(lambda h, frame: self.decay * h + frame, frames)
+            _, second = keras.ops.scan(lambda h, frame: (h * self.decay + frame,) * 2, tf.ones_like(frames[0]), frames)
+
+            def body(t, h, outputs):
+                h = self.decay * h + first[t] + x[:, t]
+                return t + 1, h, outputs.write(t, h)
+
+            count, start = tf.shape(x)[1], tf.zeros_like(x[:, 0])
+            outputs = tf.TensorArray(tf.float32, count)
+            *_, outputs = tf.while_loop(lambda t, *_: t < count, body, (0, start, outputs))
+            return tf.transpose(outputs.stack() + second, [1, 0, 2])
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return Loops(name="loops")
 
 
 def keras_model(keras, build, shape=(None, 8), **options):
@@ -400,11 +486,66 @@ def test_keras_states_and_streams(keras):
     y, last = keras.layers.GRU(6, return_sequences=True, return_state=True)(x, initial_state=h)
     steps = jaxrnn.from_keras(keras.Model([x, h], [keras.layers.Dense(2, name="out")(y), last]))
     assert [each.input for each in steps.state] == ["h"]
-    model = jaxrnn.from_keras(keras_model(keras, KERAS["gru"]))
-    inputs = random_inputs(model).inputs
-    whole = model(inputs)
-    streamed = model.stream("time", pulse=4).run(model.params, inputs)
-    assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in whole.items())
+    for name in ("gru", "distributed", "blocks", "loops"):
+        model = jaxrnn.from_keras(keras_model(keras, KERAS[name]))
+        inputs = random_inputs(model).inputs
+        whole = model(inputs)
+        streamed = model.stream("time", pulse=1).run(model.params, inputs)
+        assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in whole.items())
+    model = jaxrnn.from_keras(keras_model(keras, KERAS["counted"]))
+    assert model.stream("time", past=4).delay == {"attention": 0}
+
+
+def test_keras_examples(keras):
+    """Examples relate inputs at several rates; a network with long windows takes longer random examples by itself."""
+    slow, fast = keras.Input((None, 4), name="slow"), keras.Input((None, 4), name="fast")
+    rates = keras.Model([slow, fast], keras.layers.Concatenate()([keras.layers.UpSampling1D(4)(slow), fast]))
+    check_refused(jaxrnn.InputError, r"does not run on slow\[2, 12, 4\], .*`example=`", jaxrnn.from_keras, rates)
+    example = {"fast": np.ones((2, 20, 4)), "slow": np.ones((2, 5, 4))}
+    model = jaxrnn.from_keras(rates, example=example)
+    assert [str(each) for each in model.inputs] == ["slow: float32[batch, time, 4]", "fast: float32[batch, 4*time, 4]"]
+    check_refused(jaxrnn.InputError, "an array for each input: slow, fast", jaxrnn.from_keras, rates, example=[1])
+    wrong = [np.ones((2, 5, 4)), np.ones((2, 20, 3))]
+    check_refused(jaxrnn.InputError, r"'fast' is float64\[2, 20, 3\]", jaxrnn.from_keras, rates, example=wrong)
+
+    def waveform(layers, x):
+        return layers.BatchNormalization(name="y")(layers.Conv1D(4, 64, strides=32)(x))
+
+    wave = jaxrnn.from_keras(keras_model(keras, waveform, (None, 1)))
+    sound = np.random.default_rng(0).standard_normal((1, 320, 1)).astype(np.float32)
+    streamed = wave.stream("time", pulse=32).run(wave.params, {"x": sound})
+    assert np.abs(streamed["y"] - wave({"x": sound})["y"]).max() < 1e-6
+
+
+def test_keras_precision_and_statistics(keras):
+    """Layers in float16 agree within its rounding; the statistics of a `Normalization` are constants of the file."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        network = keras_model(keras, lambda L, x: L.Dense(2, dtype="float32")(L.BatchNormalization()(L.Dense(4)(x))))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    model = jaxrnn.from_keras(network)
+    assert set(model.params) == {weight.path for weight in network.weights}
+    layer, data = keras.layers.Normalization(), 3 * np.random.default_rng(0).standard_normal((5, 12, 8)) + 1
+    layer.adapt(data.astype(np.float32))
+    network = keras_model(keras, lambda L, x: L.Dense(3, name="y")(layer(x)))
+    model, x = jaxrnn.from_keras(network), data.astype(np.float32)
+    assert np.abs(model({"x": x})["y"] - network(x)).max() < 1e-5
+    assert set(model.params) == {weight.path for weight in network.layers[-1].weights}
+
+
+def test_keras_on_jax():
+    """With Keras' backend JAX, a network is a JAX function: the example streams it, and `from_keras` points there."""
+    pytest.importorskip("keras", reason="keras is not installed: pip install keras")
+    root = Path(__file__).parent.parent
+    example, environment = root / "examples/stream_keras_model.py", {"KERAS_BACKEND": "jax", "PYTHONPATH": str(root)}
+    environment = {**os.environ, **environment}
+    result = subprocess.run([sys.executable, example], env=environment, capture_output=True, text=True, check=False)
+    assert "same outputs as Keras" in result.stdout, result.stderr
+    code = "import keras, jaxrnn\nx = keras.Input((None, 3))\njaxrnn.from_keras(keras.Model(x, keras.layers.GRU(2)(x)))"
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "InputError: from_keras exports with Keras' backend TensorFlow" in result.stderr
+    assert "stateless_call" in result.stderr
 
 
 #: Functions of a weight that an exporter could fold, because their argument is a constant.
@@ -480,19 +621,19 @@ def test_keras_stateful_layers(keras, batch, frames):
 def test_keras_problems(keras):
     """Layers that tf2onnx writes wrongly or not at all are refused with what to write instead."""
     layers = keras.layers
-    options = {"return_sequences": True, "stateful": True}
-    wrong = keras_model(
-        keras, lambda L, x: L.GRU(4, **options)(L.TimeDistributed(L.Dense(4))(x)), (None, 8), batch_size=3
-    )
-    variables = [*wrong.weights, *wrong.layers[-1].states]
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")  # tf2onnx writes float16
+    try:
+        options = {"return_sequences": True, "stateful": True, "dtype": "float32"}
+        wrong = keras_model(keras, lambda L, x: L.Dense(4)(L.GRU(4, **options)(x)), (None, 8), batch_size=3)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    variables = [*wrong.weights, *wrong.layers[-2].states]
     before = [variable.numpy() for variable in variables]
-    check_refused(
-        jaxrnn.ModelError, r"another function than Keras(.|\n)*TimeDistributed\(Dense", jaxrnn.from_keras, wrong
-    )
+    check_refused(jaxrnn.ModelError, r"another function than Keras(.|\n)* float16 here", jaxrnn.from_keras, wrong)
     assert all(np.array_equal(old, variable.numpy()) for old, variable in zip(before, variables, strict=True))
-    grouped = keras_model(keras, lambda L, x: L.Conv1D(8, 3, groups=2, padding="causal")(x))
-    with pytest.raises(jaxrnn.ModelError, match="left operators of TensorFlow in the file: PartitionedCall"):
-        jaxrnn.from_keras(grouped)
+    spectral = keras_model(keras, lambda L, x: L.Lambda(lambda x: keras.ops.stft(x, 8, 4, 8)[0])(x), (None,))
+    words = r"left operators of TensorFlow in the file: RFFT.*\n.*jaxrnn\.audio\.stft\n.*stateless_call"
+    check_refused(jaxrnn.ModelError, words, jaxrnn.from_keras, spectral)
 
     class Counter(keras.layers.Layer):
         def call(self, x):

@@ -155,8 +155,10 @@ def model_of(*nodes, **tensors):
 def test_agreement():
     """A model that agrees is compared at other lengths and batches."""
     model = model_of(helper.make_node("CumSum", ["x", "axis"], ["y"]), axis=np.int64(1))
-    cases = check_agreement(model, lambda arrays: [np.cumsum(arrays["x"], axis=1)], {"x": RECORDING}, AXES, "NumPy")
-    assert [case.sizes["time"] for case in cases] == [9, 1, 10, 18]
+    cases = check_agreement(
+        model, lambda arrays: [np.cumsum(arrays["x"], axis=1)], {"x": RECORDING}, AXES, "NumPy"
+    ).cases
+    assert [case.sizes["time"] for case in cases] == [9, 10, 18, 1]
     assert all(case.ok for case in cases)
 
 
@@ -185,6 +187,24 @@ def test_differences_are_described():
         check_agreement(sums, lambda arrays: [np.cumsum(arrays["x"], axis=1)], example, AXES, "NumPy")
 
 
+def test_the_shortest_length():
+    """A file that agrees only from a length on is compared from there, and says so; a given length is expected."""
+    sums = model_of(helper.make_node("CumSum", ["x", "axis"], ["y"]), axis=np.int64(1))
+    example = {"x": RECORDING}
+    module = lambda arrays: [np.cumsum(arrays["x"], axis=1) + (arrays["x"].shape[1] < 6)]  # noqa: E731
+    checked = check_agreement(sums, module, example, AXES, "NumPy")
+    assert checked.shortest == 6
+    assert [case.sizes["time"] for case in checked.cases] == [9, 10, 18, 6]
+    with pytest.warns(
+        UserWarning, match="file of sums agrees with NumPy from 6 frames on; for fewer: .*elements differ"
+    ):
+        checked.report("sums", "NumPy")
+    given = check_agreement(sums, module, example, AXES, "NumPy", 7)
+    assert (given.shortest, given.reason, given.cases[-1].sizes["time"]) == (7, "", 7)
+    check_refused(jaxrnn.ModelError, "1 of 4 sizes", check_agreement, sums, module, example, AXES, "NumPy", 5)
+    assert len(check_stream(sums, module, example, AXES, "NumPy", 6)) == 4
+
+
 def test_a_module_that_refuses_sizes():
     """Sizes that the module refuses are left out; a module with a single size cannot be checked."""
     model = model_of(helper.make_node("CumSum", ["x", "axis"], ["y"]), axis=np.int64(1))
@@ -197,7 +217,7 @@ def test_a_module_that_refuses_sizes():
 
         return module
 
-    cases = check_agreement(model, run({9, 18}), {"x": RECORDING}, AXES, "NumPy")
+    cases = check_agreement(model, run({9, 18}), {"x": RECORDING}, AXES, "NumPy").cases
     assert [case.sizes["time"] for case in cases] == [9, 18]
     with pytest.raises(jaxrnn.ModelError, match="only at the sizes of the example"):
         check_agreement(model, run({9}), {"x": RECORDING}, AXES, "NumPy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,40 +29,94 @@ Run = Callable[[Arrays], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class Agreement:
-    """The comparison of a model with the original module at one choice of sizes."""
+    """The comparison of a model with the original module at one choice of sizes.
+
+    `failure` is the error of a model that fails where the module runs.
+    """
 
     sizes: Mapping[str, int]
-    outputs: tuple[Comparison, ...]
+    outputs: tuple[Comparison, ...] = ()
+    failure: JaxrnnError | None = None
 
     @property
     def ok(self) -> bool:
         """True if all outputs agree. False also if an output has no finite element to compare."""
         return agree(self.outputs)
 
+    @property
+    def is_wrong(self) -> bool:
+        """True if the model fails, or an output differs."""
+        return self.failure is not None or any(output.differs for output in self.outputs)
 
-def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
+
+@dataclass(frozen=True)
+class Checked:
+    """The comparisons of a model with a module, the smallest compared length, and why shorter lengths were left out."""
+
+    cases: tuple[Agreement, ...]
+    shortest: int
+    reason: str
+
+    def report(self, name: str, framework: str) -> None:
+        """Warn if shorter lengths were left out because the file differs there."""
+        if self.reason:
+            warnings.warn(
+                f"the file of {name} agrees with {framework} from {self.shortest} frames on; for fewer: "
+                f"{self.reason[:300]}; with `shortest={self.shortest}` this is expected",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def check_agreement(
+    model: Model, run: Run, example: Arrays, axes: Axes, framework: str, shortest: int | None = None
+) -> Checked:
     """Compare a model with the original module at the sizes of the example and at other sizes.
+
+    The smallest size of the time dimensions is 1, or `shortest`. If the two disagree only there, it is the smallest
+    size from which on they agree.
 
     A ModelError lists the outputs that differ, names sizes at which the module runs and the model fails, or reports
     that no element was compared: the outputs are empty or not finite, or the module runs at a single size.
     """
-    found: list[Agreement] = []
-    for sizes in _choices(example, axes):
+    start = sizes_of(example, axes)
+    least, reason = 1 if shortest is None else shortest, ""
+
+    def at(sizes: Mapping[str, int], required: bool = False) -> Agreement | None:
         inputs = resized(example, axes, sizes)
         try:
             there = run(inputs)
         except Exception:  # modules refuse sizes with errors of any type
-            if not found:
+            if required:
                 raise
-            continue
+            return None
         try:
             with jax.default_matmul_precision("highest"):
-                here = model(inputs)
+                return Agreement(sizes, compared(model, inputs, model(inputs), there))
         except JaxrnnError as error:
-            others = "; at the sizes of the example, the file runs" if found else ""
-            raise ModelError(f"with {_listed(sizes)}, {framework} runs and the file fails: {error}{others}") from error
-        found.append(Agreement(sizes, compared(model, inputs, here, there)))
-    wrong = [case for case in found if any(output.differs for output in case.outputs)]
+            return Agreement(sizes, failure=error)
+
+    def of_length(length: int) -> dict[str, int]:
+        return {name: 1 if name == "batch" else min(size, length) for name, size in start.items()}
+
+    others = (at(sizes) for sizes in _choices(example, axes) if sizes not in (start, of_length(1)))
+    found = [each for each in (at(start, required=True), *others, at(of_length(least))) if each is not None]
+    wrong = [case for case in found if case.is_wrong]
+    if shortest is None and len(wrong) == 1 and wrong[0] is found[-1]:
+        below, least = 1, max(start.values())
+        while least - below > 1:
+            middle = (below + least) // 2
+            case = at(of_length(middle))
+            below, least = (middle, least) if case is not None and case.is_wrong else (below, middle)
+        case = at(of_length(least))
+        if case is not None and not case.is_wrong and least > 1:
+            reason = str(wrong[0].failure or next(each.reason for each in wrong[0].outputs if each.differs))
+            found, wrong = [*found[:-1], case], []
+    if failed := [case for case in wrong if case.failure is not None]:
+        runs = "" if found[0].failure else "; at the sizes of the example, the file runs"
+        raise ModelError(
+            f"with {_listed(failed[0].sizes)}, {framework} runs and the file fails: {failed[0].failure}{runs}"
+        ) from failed[0].failure
     if wrong:
         raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
     if not agree(output for case in found for output in case.outputs):
@@ -76,7 +131,7 @@ def check_agreement(model: Model, run: Run, example: Arrays, axes: Axes, framewo
             "open dimension cannot be checked; give an example at which the module also runs twice as long, or "
             "leave out time"
         )
-    return tuple(found)
+    return Checked(tuple(found), least, reason)
 
 
 def output_shapes(run: Run, example: Arrays, axes: Axes) -> list[list[int | str | None]]:
@@ -111,20 +166,23 @@ def repeats(run: Run, example: Arrays) -> bool:
     return not any(compare("", *pair, scaled=True).differs for pair in pairs)
 
 
-def check_stream(model: Model, run: Run, example: Arrays, axes: Axes, framework: str) -> tuple[Agreement, ...]:
+def check_stream(
+    model: Model, run: Run, example: Arrays, axes: Axes, framework: str, shortest: int = 1
+) -> tuple[Agreement, ...]:
     """Compare the streams of a model over each time axis with the original module, for several lengths.
 
-    The lengths are those of the example, these plus 1 and doubled, and 1. A time axis over which `Model.stream` refuses
-    the model is not compared. A ModelError lists the outputs that differ.
+    The lengths are those of the example, these plus 1 and doubled, and the shortest. A time axis over which
+    `Model.stream` refuses the model is not compared. A ModelError lists the outputs that differ.
     """
     start, found = sizes_of(example, axes), []
     for symbol in start.keys() - {"batch"}:
         others = {name: size for name, size in start.items() if name not in (symbol, "batch")}
         try:
-            streamed = model.stream(symbol, dims=others)
+            limits = [f"S >= {shortest}"] if shortest > 1 else ()
+            streamed = model.stream(symbol, dims=others, constraints=limits)
         except (InputError, StreamError):
             continue
-        for length in sorted({1, start[symbol], start[symbol] + 1, 2 * start[symbol]}):
+        for length in sorted({shortest, start[symbol], start[symbol] + 1, 2 * start[symbol]}):
             sizes = dict.fromkeys(start, 1) | others | {symbol: length}
             inputs = resized(example, axes, sizes)
             try:

@@ -34,18 +34,33 @@ from jaxrnn.onnx.tensors import graphs_below
 if TYPE_CHECKING:
     import keras
 
-#: Alternatives to layers that tf2onnx writes wrongly or not at all.
-_ADVICE = """Layers that tf2onnx writes wrongly or not at all, and what to write instead:
-  - TimeDistributed(Dense(...)) and other layers that take [batch, time, features]: the layer itself
-  - convolutions with groups: one convolution for each group, and Concatenate
-  - keras.ops.stft, Normalization: compute them before the network, for example with jaxrnn.audio.stft"""
-#: Sizes of open dimensions in the first comparison.
-_BATCH, _LENGTH = 2, 12
+#: The batch in the first comparison, and lengths, of which the first at which the network gives outputs is taken.
+_BATCH, _LENGTHS = 2, (12, 120, 1200, 12000)
+#: Words in the name of an operator, and what to write instead.
+_ADVICE = {
+    "FFT": "compute the transform before the network, for example with jaxrnn.audio.stft",
+    "PartitionedCall": "call the function without tf.function or jit_compile",
+    "TensorList": "keras.ops.scan or a recurrent layer in place of the TensorArray",
+}
+#: The route for networks that tf2onnx cannot write.
+_JAX_ROUTE = (
+    "With Keras' backend JAX the network is a JAX function, `network.stateless_call`, which jaxrnn.stream takes as it "
+    'is: docs/keras.md, "Keras on JAX"'
+)
+#: Inputs or weights by name.
+Arrays = Mapping[str, np.ndarray]
 #: The end of the name of the output with the next value of a state.
 _NEXT = "_next"
 
 
-def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = None, **options: Any) -> Model:
+def from_keras(
+    network: keras.Model,
+    *,
+    example: Any = None,
+    shortest: int | None = None,
+    dims: Mapping[str, int | str] | None = None,
+    **options: Any,
+) -> Model:
     """Export a Keras model in memory, load the file, and compare the model with Keras.
 
     The open dimensions of an input are called ``batch``, ``time``, ``time_2`` and so on; inputs and outputs have the
@@ -64,12 +79,16 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
 
     Args:
         network: a functional or sequential model, built, with the backend TensorFlow. Its variables do not change.
+        example: inputs for the comparison, in order or by name; by default, random numbers of 2 recordings of 12
+            frames, or of 120, 1200 or 12000 where fewer frames give no output. An example also relates inputs at
+            several rates: with 5 and 20 frames, the dimension of the second input is ``4*time``.
+        shortest: the smallest size of the time dimensions that is compared, as in `jaxrnn.from_torch`.
         dims: names and sizes of open dimensions as in `jaxrnn.load`.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
-        InputError: the argument is not a built Keras model, the backend is not TensorFlow, or two calls on equal inputs
-            differ.
+        InputError: the argument is not a built Keras model, the backend is not TensorFlow, the example does not fit or
+            does not run, or two calls on equal inputs differ.
         ModelError: the file differs from Keras; the message lists the differences.
         StateError: the option ``state`` lacks a state of the network.
         MissingPackageError: Keras, TensorFlow or tf2onnx is not installed.
@@ -78,7 +97,7 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
     with optional_package("tf2onnx", "from_keras", "keras"):
         import tf2onnx as tf2onnx
     with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
-        pure = _PureNetwork(network)
+        pure = _PureNetwork(network, example)
         if not repeats(pure.run, pure.example):
             raise InputError(
                 f"{network.name} returns other outputs when it is called again with equal inputs: it draws random "
@@ -92,12 +111,12 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
         try:
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
-            check_agreement(plain, pure.run, pure.example, pure.axes, "Keras")
+            checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", shortest)
             check_other_weights(plain, pure.run, weights, pure.example, "Keras")
-            check_stream(plain, pure.run, pure.example, pure.axes, "Keras")
+            check_stream(plain, pure.run, pure.example, pure.axes, "Keras", checked.shortest)
         except ModelError as error:
             raise ModelError(
-                f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_ADVICE}"
+                f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_JAX_ROUTE}"
             ) from error
     if pure.states:
         carried = {(variable.input, variable.output) for variable in model.state}
@@ -106,6 +125,7 @@ def from_keras(network: keras.Model, *, dims: Mapping[str, int | str] | None = N
             given = {**(options.get("state") or {}), **missing}
             raise StateError(f"{network.name} keeps states that the model does not: `state={given}`")
     model.label = network.name
+    checked.report(model.label, "Keras")
     return model
 
 
@@ -159,10 +179,9 @@ def _check(network: Any, exporting: str | None) -> None:
         )
     if exporting and keras.config.backend() != "tensorflow":
         raise InputError(
-            f"{exporting} needs Keras' backend TensorFlow, not {keras.config.backend()}: other backends unroll "
-            "loops over frames. Save the model, network.save('network.keras'), set "
-            "os.environ['KERAS_BACKEND'] = 'tensorflow' before keras is imported, and load the model again with "
-            "keras.models.load_model"
+            f"{exporting} exports with Keras' backend TensorFlow, and the backend is {keras.config.backend()}. "
+            f"{_JAX_ROUTE}. For an ONNX file, save the network, set os.environ['KERAS_BACKEND'] = 'tensorflow' before "
+            "keras is imported, and read the network with keras.models.load_model"
         )
 
 
@@ -177,14 +196,22 @@ class _PureNetwork:
     variables that a run would change, such as the states of a layer with ``stateful=True``.
     """
 
-    def __init__(self, network: keras.Model):
+    def __init__(self, network: keras.Model, example: Any = None):
         self.network = network
-        names = [_plain(tensor.name) for tensor in network.inputs]
-        self.axes = {name: _open_axes(tensor.shape) for name, tensor in zip(names, network.inputs, strict=True)}
-        example = {name: _example(tensor, self.axes[name]) for name, tensor in zip(names, network.inputs, strict=True)}
-        self.inputs = names
         self.states: dict[str, keras.Variable] = {}
-        _, updated = self._call(list(example.values()), [])
+        tensors = {_plain(tensor.name): tensor for tensor in network.inputs}
+        self.inputs = names = list(tensors)
+        self.axes = {name: _open_axes(tensor.shape) for name, tensor in tensors.items()}
+        given = (
+            [_given(tensors, example)]
+            if example is not None
+            else [
+                {name: _example(tensor, self.axes[name], length) for name, tensor in tensors.items()}
+                for length in _LENGTHS
+            ]
+        )
+        example, updated = self._first_that_runs(given)
+        _relate_rates(self.axes, example)
         taken = {*names, *_output_names(network)}
         self.states = _by_path(updated, taken)
         floats = [
@@ -196,10 +223,42 @@ class _PureNetwork:
         self.axes |= {name: {} for name in self.states}
         self.example = {**example, **{name: variable.numpy().copy() for name, variable in self.states.items()}}
 
+    def _first_that_runs(self, examples: Sequence[Arrays]) -> tuple[Arrays, list[keras.Variable]]:
+        """Return the first example for which the network gives outputs, and the variables that a run would change."""
+        problem = ""
+        for example in examples:
+            try:
+                self._check_sizes(example)
+                outputs, updated = self._call(list(example.values()), [])
+            except Exception as error:  # networks refuse sizes with errors of any type
+                problem = problem or f"{type(error).__name__}: {_reason(error)}"
+            else:
+                if all(np.prod(value.shape) for value in outputs):
+                    return example, updated
+        shapes = ", ".join(f"{name}{list(array.shape)}" for name, array in examples[0].items())
+        problem = problem or "its outputs are empty"
+        raise InputError(f"{self.network.name} does not run on {shapes}: {problem}; give inputs that fit: `example=`")
+
+    def _check_sizes(self, inputs: Arrays) -> None:
+        """Refuse inputs shorter than a window, for which TensorFlow's convolutions return memory that was not written.
+
+        Raises:
+            ValueError: as Keras raises it when a network of such a size is built.
+        """
+        shapes = [inputs[name].shape for name in self.inputs]
+        try:
+            self.network.compute_output_shape(shapes[0] if len(shapes) == 1 else shapes)
+        except ValueError as error:
+            if "negative" in str(error):
+                raise
+        except Exception:  # a layer computes no shape from sizes, and runs
+            return
+
     def run(self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})) -> list[np.ndarray]:
         """Return outputs and next states for dicts of inputs and states, with other weights if given."""
         import keras
 
+        self._check_sizes(inputs)
         values = [(self.states[name], inputs[name]) for name in self.states]
         values += [(self.weights[name], array) for name, array in weights.items()]
         outputs, _ = self._call([inputs[name] for name in self.inputs], values)
@@ -319,14 +378,50 @@ def _open_axes(shape: Sequence[int | None]) -> dict[int, str]:
     return axes
 
 
-def _example(tensor: Any, axes: Mapping[int, str]) -> np.ndarray:
+def _example(tensor: Any, axes: Mapping[int, str], length: int) -> np.ndarray:
     """Return random numbers for an input; integers are 0 or 1."""
-    shape = [
-        {"batch": _BATCH}.get(axes[axis], _LENGTH) if axis in axes else size for axis, size in enumerate(tensor.shape)
-    ]
+    sizes = {axis: _BATCH if name == "batch" else length for axis, name in axes.items()}
+    shape = [sizes.get(axis, size) for axis, size in enumerate(tensor.shape)]
     rng = np.random.default_rng(0)
     dtype = np.dtype(tensor.dtype)
     return rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 2, shape).astype(dtype)
+
+
+def _given(tensors: Mapping[str, Any], example: Any) -> dict[str, np.ndarray]:
+    """Return the example of a caller by input, after a check of names, shapes and types."""
+    single = not isinstance(example, (Mapping, list, tuple))
+    values = (
+        example if isinstance(example, Mapping) else dict(zip(tensors, [example] if single else example, strict=False))
+    )
+    if values.keys() != tensors.keys() or (not single and len(example) != len(tensors)):
+        raise InputError(f"`example` must have an array for each input: {', '.join(tensors)}")
+    arrays = {name: np.asarray(values[name]) for name in tensors}
+    for name, array in arrays.items():
+        shape, dtype = tensors[name].shape, np.dtype(tensors[name].dtype)
+        fits = len(shape) == array.ndim and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
+        if not fits or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise InputError(f"`example` for {name!r} is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}")
+        arrays[name] = array.astype(dtype)
+    return arrays
+
+
+def _relate_rates(axes: Mapping[str, dict[int, str]], example: Arrays) -> None:
+    """Write a multiple, such as ``4*time``, for a dimension that is longer than in the shortest input.
+
+    A length that is not a multiple becomes a dimension of its own.
+    """
+    found = [(name, axis, symbol) for name, each in axes.items() for axis, symbol in each.items()]
+    for name, axis, symbol in found:
+        least = min(example[other].shape[each] for other, each, its in found if its == symbol)
+        factor, rest = divmod(example[name].shape[axis], least)
+        if symbol != "batch" and (factor > 1 or rest):
+            axes[name][axis] = f"{symbol}_{name}" if rest else f"{factor}*{symbol}"
+
+
+def _reason(error: Exception) -> str:
+    """Return the cause that an error of TensorFlow in a layer names, in one line."""
+    lines = [line.strip(" \x1b[0m1") for line in str(error).splitlines() if line.strip()]
+    return (lines[1] if len(lines) > 1 and "encountered when calling" in lines[0] else lines[0] if lines else "")[:300]
 
 
 def _write_erfc(proto: onnx.ModelProto) -> None:
@@ -351,4 +446,8 @@ def _check_operators(proto: onnx.ModelProto, name: str) -> None:
     }
     if unknown:
         listed = ", ".join(f"{operator} (node {place!r})" for operator, place in unknown.items())
-        raise ModelError(f"{name}: tf2onnx has left operators of TensorFlow in the file: {listed}\n{_ADVICE}")
+        advice = {text for word, text in _ADVICE.items() if any(word in operator for operator in unknown)}
+        raise ModelError(
+            f"{name}: tf2onnx has left operators of TensorFlow in the file: {listed}\n"
+            + "\n".join([*sorted(advice), _JAX_ROUTE])
+        )

@@ -52,11 +52,16 @@ if TYPE_CHECKING:
 #: An axis, or an axis with the name of the dimension.
 Axis = int | tuple[int, str]
 
-#: Advice for constructs that an exporter fixes at the size of the example.
-_ADVICE = """Common causes:
-  - a length or batch that Python reads (`int(x.shape[1])`, `range(x.shape[1])`): use tensors, or torch.jit.script
-  - a state of zeros made with the batch of the example: x.new_zeros(layers, x.shape[0], hidden)
-  - with the newer exporter, the second nn.LSTM or nn.GRU of a process: export in a new process"""
+#: Words of a failure, and advice.
+_ADVICE = {
+    "fixed axis|runs and the file fails|the shape is": (
+        "a length or batch that Python reads, as in `range(x.shape[1])` or `torch.zeros(2, 8)`, is fixed in the file: "
+        "use tensors or torch.jit.script"
+    ),
+    "dynamo: the exporter fixed": (
+        "the newer exporter fixes the length of the second nn.LSTM or nn.GRU of a process: export in a new process"
+    ),
+}
 
 
 def from_torch(
@@ -67,6 +72,7 @@ def from_torch(
     batch: int | Mapping[str, int] | None = None,
     outputs: Sequence[str] | None = None,
     exporter: str = "auto",
+    shortest: int | None = None,
     **options: Any,
 ) -> Model:
     """Export a PyTorch module in memory, load the file, and compare the model with the module.
@@ -95,6 +101,8 @@ def from_torch(
             ``output_1``, ...
         exporter: ``"script"`` for TorchScript, ``"dynamo"`` for ``torch.export``, or ``"auto"``: TorchScript, and the
             other exporter if that fails or differs.
+        shortest: the smallest size of the time dimensions that is compared. By default 1, or the smallest size from
+            which on the file agrees, up to the size of the example; a warning reports a size above 1.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
@@ -125,9 +133,9 @@ def from_torch(
                 declare_shapes(proto, shapes)
                 model, plain = load(proto, **options), load(proto, **given)
                 _check_open(plain, axes)
-                check_agreement(plain, call.run, call.arrays, axes, "PyTorch")
+                checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", shortest)
                 check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
-                check_stream(plain, call.run, call.arrays, axes, "PyTorch")
+                check_stream(plain, call.run, call.arrays, axes, "PyTorch", checked.shortest)
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
             except JaxrnnError:
@@ -135,10 +143,14 @@ def from_torch(
             except Exception as error:  # the exporters raise errors of many types
                 failures.append(f"{kind}: {type(error).__name__}: {_reason(error)}")
             else:
-                model.label = type(module).__name__
-                return model
-    problem = f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:"
-    raise ModelError("\n".join([problem, *failures, _ADVICE]))
+                break
+        else:
+            advice = [text for words, text in _ADVICE.items() if any(re.search(words, each) for each in failures)]
+            problem = f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:"
+            raise ModelError("\n".join([problem, *failures, *advice]))
+    model.label = type(module).__name__
+    checked.report(model.label, "PyTorch")
+    return model
 
 
 def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model | None = None) -> None:
@@ -190,8 +202,12 @@ class _Call:
         self.module, self.by_name = module, by_name
         result = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
-        #: The module, or a module around it if `forward` takes keywords or returns a dict.
-        self.target = _flat(module, names if by_name else None) if by_name or self.keys else module
+        #: The module, or a module around it if `forward` takes keywords or `*arguments`, or returns a dict.
+        variadic = any(
+            each.kind == each.VAR_POSITIONAL for each in inspect.signature(module.forward).parameters.values()
+        )
+        is_plain = not by_name and not self.keys and not variadic
+        self.target = module if is_plain else _flat(module, names if by_name else None)
 
     def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
         """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
@@ -260,9 +276,12 @@ def _flat(module: torch.nn.Module, names: Sequence[str] | None) -> torch.nn.Modu
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an exporter without the dump of the graph and the advice to report an error."""
+    """Return the cause in the message of an exporter, without graphs, lists of next steps and invitations to report."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
-    return text.partition("[Caused by")[0].partition(" Please feel free")[0].strip()[:600]
+    text = text.partition("[Caused by")[0].partition(" Please feel free")[0]
+    summary = text.partition("## Exception summary")[2].strip()
+    lines = [line.strip() for line in (summary or text).splitlines() if line.strip()]
+    return (" ".join(lines[:2]) if summary else lines[0] if lines else "")[:400]
 
 
 def _leaves(result: Any) -> list[torch.Tensor]:
@@ -401,13 +420,16 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
     # TorchScript prints the graph of a failed export.
     internals: Any = torch._C  # pyright: ignore[reportPrivateUsage]
     log = getattr(internals, "_jit_onnx_log", None)
+    from jaxrnn.frameworks.torch_complex import RealForms
+
     internals._jit_onnx_log = lambda *_: None
     layers = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
     projected = [part for part in layers if "forward" not in vars(part)]
     try:
         for part in projected:
             part.forward = _projected_lstm(part)
-        yield
+        with RealForms():
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
         internals._jit_onnx_log = log
