@@ -23,10 +23,9 @@ from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import from_manifest
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.metrics import build_metric
-from jaxrnn.evaluation.parts import Parts, row_of
+from jaxrnn.evaluation.parts import Parts, Row, frame_of, row_of
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import TABLE, results_of, write_document
-from jaxrnn.evaluation.tables import Row
 
 RATE, BATCH, SECONDS = 16_000, 16, 360
 
@@ -101,7 +100,7 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     def kept(computing: Any, some: Any) -> None:
         nonlocal done
         for unit, rows in computing.compute(some):
-            parts.finish(unit.index, unit.places, rows)
+            parts.finish(unit.index, frame_of(rows, unit.places))
             done += 1
 
     corpus = from_manifest(manifest)

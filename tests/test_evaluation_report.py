@@ -25,8 +25,8 @@ from tiers import in_later_tier
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.metrics import over_whole
 from jaxrnn.evaluation.metrics.counts import detection
-from jaxrnn.evaluation.report import content as contents
 from jaxrnn.evaluation.report import page as pages
+from jaxrnn.evaluation.report import shown as contents
 from jaxrnn.evaluation.report import write_report, write_summary
 from jaxrnn.evaluation.report.plots import library
 from jaxrnn.evaluation.report.sounds import HEIGHT, Player, encode, levels

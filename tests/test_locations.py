@@ -35,12 +35,13 @@ from jaxrnn._files.stores import (
     at_once,
     bare_name,
     files_below,
+    local_copy,
     location,
     name_below,
     resolved,
 )
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
-from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, tables
+from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr
 from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import prepare_evaluation
@@ -368,7 +369,7 @@ def test_a_table_is_replaced_here_and_in_a_store_alike(tmp_path):
     for count in (50, 7):
         for place in (tmp_path / "a[1].parquet", bucket / "a[1].parquet"):
             results_from("a", rows[:count][::-1], [level()], path=place)
-            assert tables.read_table(place).collect()["level"].to_list() == [row["level"] for row in rows[:count]]
+            assert pl.read_parquet(local_copy(place))["level"].to_list() == [row["level"] for row in rows[:count]]
         assert contents(bucket) == contents(tmp_path)
         assert contents(bucket).keys() == {"a[1].parquet"}
 

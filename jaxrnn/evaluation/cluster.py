@@ -27,8 +27,7 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._files.progress import note
 from jaxrnn.errors import InputError, JaxrnnError, check_count, optional_package
 from jaxrnn.evaluation.evaluator import Evaluator, Unit
-from jaxrnn.evaluation.parts import row_of
-from jaxrnn.evaluation.tables import Row
+from jaxrnn.evaluation.parts import Row, row_of
 from jaxrnn.version import __version__
 
 #: Units in flight for each worker, so that no worker waits for the driver.

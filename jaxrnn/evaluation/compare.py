@@ -7,21 +7,19 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 from scipy import stats
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Column
+from jaxrnn.evaluation.parts import collected
 from jaxrnn.evaluation.results import Results, read_results
 from jaxrnn.evaluation.summary import check_slices, group_sums, mean_interval, pooled, slice_by
-from jaxrnn.evaluation.tables import collected
-
-if TYPE_CHECKING:
-    import polars
 
 #: Rounding of lengths, in seconds.
 _SECONDS = 1e-3
@@ -147,13 +145,13 @@ def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference
     return corpus
 
 
-def _counted_ids(results: Results, key: str) -> polars.DataFrame:
+def _counted_ids(results: Results, key: str) -> pl.DataFrame:
     if results.counted is None or key not in results.counted.collect_schema():
         return results.table.select("id").clear()
     return collected(results.counted.drop_nulls(key).select("id"))
 
 
-def _check_corpora(left: polars.DataFrame, right: polars.DataFrame, apart: str, same_files: bool) -> None:
+def _check_corpora(left: pl.DataFrame, right: pl.DataFrame, apart: str, same_files: bool) -> None:
     for key, what in (("path", "recording"), ("reference", "reference")) if same_files else ():
         files = [[path and os.path.normpath(path) for path in table[key]] for table in (left, right)]
         differing = [place for place, (one, other) in enumerate(zip(*files, strict=True)) if one != other]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,11 +16,21 @@ from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.recordings import open_recording
 
+with optional_package("polars", "tables of results", "evaluate"):
+    import polars as pl
+
 #: Recordings in a folder.
 PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
 
 #: The columns of a manifest with a meaning. Further columns are passed on.
 KEYS = ("id", "path", "reference")
+
+#: The first columns of a table of results, and the ``status`` of a recording with a result.
+COLUMNS = ("id", "path", "reference", "seconds", "status", "error", "notes")
+OK = "ok"
+
+#: The column of the index in the corpus; no column of a manifest or of a metric has this name.
+PLACE = "\N{NUMBER SIGN}place"
 
 
 @short_repr
@@ -79,7 +90,7 @@ class Manifest(Sequence[Item]):
     `table` has the text columns `KEYS` and any further columns. Relative paths start from `folder`.
     """
 
-    def __init__(self, folder: Location, table: Any):
+    def __init__(self, folder: Location, table: pl.DataFrame):
         self._folder, self._table = folder, table.sort("id")
         self.ids: Iterable[str] = self._table["id"]
         self.columns = [name for name in table.columns if name not in KEYS]
@@ -87,7 +98,7 @@ class Manifest(Sequence[Item]):
     def __len__(self) -> int:
         return self._table.height
 
-    def column(self, name: str) -> Any:
+    def column(self, name: str) -> pl.Series:
         """Return a further column of the table."""
         return self._table[name]
 
@@ -123,7 +134,6 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
         raise InputError(f"{path} has no column 'path'{near('path', rows.columns)}; its columns are {listed}")
     if rows.is_empty():
         raise InputError(f"{path} lists no recording")
-    import polars as pl
 
     texts = {key: (rows[key] if key in rows.columns else pl.repeat(None, rows.height)) for key in KEYS}
     try:
@@ -139,13 +149,11 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
     return result
 
 
-def _read_table(path: Location) -> Any:
-    with optional_package("polars", "reading a manifest", "evaluate"):
-        import polars
+def _read_table(path: Location) -> pl.DataFrame:
     # Names stay text: 007 is not 7. The types of other columns are inferred from all rows.
-    names: dict[str, Any] = dict.fromkeys(KEYS, polars.String)
-    read_csv = functools.partial(polars.read_csv, infer_schema_length=None, schema_overrides=names)
-    readers = {".csv": read_csv, ".parquet": polars.read_parquet}
+    names: dict[str, Any] = dict.fromkeys(KEYS, pl.String)
+    read_csv = functools.partial(pl.read_csv, infer_schema_length=None, schema_overrides=names)
+    readers = {".csv": read_csv, ".parquet": pl.read_parquet}
     if path.suffix.lower() not in readers:
         raise InputError(f"{path}: a manifest is a .csv or .parquet file")
     if not path.is_file():
@@ -153,7 +161,7 @@ def _read_table(path: Location) -> Any:
     try:
         with path.open("rb") as file:
             return readers[path.suffix.lower()](file)
-    except polars.exceptions.PolarsError as error:
+    except pl.exceptions.PolarsError as error:
         raise InputError(f"{path} cannot be read as a table: {error}") from error
 
 
@@ -162,6 +170,35 @@ def columns_of(corpus: Iterable[Item]) -> list[str]:
     if isinstance(corpus, Manifest):
         return corpus.columns
     return list(dict.fromkeys(key for item in corpus for key in item.columns))
+
+
+def extra_columns(corpus: Sequence[Item]) -> pl.DataFrame:
+    """Return the further columns of a corpus, a row for each recording, as Boolean, Int64, Float64, or else text."""
+    if isinstance(corpus, Manifest):
+        return pl.DataFrame(_typed(name, corpus.column(name)) for name in corpus.columns)
+    return pl.DataFrame(_typed(name, [item.columns.get(name) for item in corpus]) for name in columns_of(corpus))
+
+
+def _typed(name: str, values: Any) -> pl.Series:
+    if isinstance(values, pl.Series) and values.dtype in (pl.Boolean, pl.Int64, pl.Float64, pl.String):
+        return values
+    kinds = {type(value) for value in values} - {type(None)}
+    if any(type(value) is int and not -(2**63) <= value < 2**63 for value in values):
+        kinds.add(object)
+    for own, kind in (({bool}, pl.Boolean), ({int}, pl.Int64), ({int, float}, pl.Float64)):
+        if kinds and kinds <= own:
+            return pl.Series(name, values, kind, strict=False)
+    return pl.Series(name, [None if value is None else _text(value) for value in values], pl.String)
+
+
+def _text(value: Any) -> str:
+    # Lists and dictionaries become JSON.
+    return plain_text(json.dumps(value, default=str) if isinstance(value, bool | list | tuple | dict) else str(value))
+
+
+def plain_text(text: str) -> str:
+    """Return text as valid Unicode: bytes of file names that are not UTF-8 become question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def checked(items: Iterable[Item]) -> Sequence[Item]:

@@ -8,28 +8,25 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from jaxrnn._files.messages import near
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import Item, checked, columns_of, probe
+from jaxrnn.evaluation.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency, with_unprocessed
-from jaxrnn.evaluation.parts import Parts, row_of, write_whole
+from jaxrnn.evaluation.parts import Parts, Row, collected, frame_of, row_of, write_whole
 from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report, write_summary
 from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
 from jaxrnn.evaluation.summary import check_slices
 from jaxrnn.evaluation.systems import System, chunk_frames
-from jaxrnn.evaluation.tables import COLUMNS, PLACE, Row, collected, load_polars
-
-if TYPE_CHECKING:
-    import polars
 
 #: Recordings in a batch, and seconds of each recording in a chunk.
 BATCH, CHUNK = 16, 4.0
@@ -122,7 +119,7 @@ class Evaluation:
                     chosen = self.units if units is None else units
                     unfinished = (unit for unit in chosen if unit.index not in finished)
                     for unit, rows in self.computing.compute(unfinished):
-                        self.parts.finish(unit.index, unit.places, rows, counts)
+                        self.parts.finish(unit.index, frame_of(rows, unit.places, counts))
                         if watch is not None:
                             watch(unit, rows)
             finally:
@@ -134,9 +131,9 @@ class Evaluation:
         return collected(self._scan.drop(PLACE)).to_dicts()
 
     @property
-    def _scan(self) -> polars.LazyFrame:
-        unread = [(place, row_of(self.corpus[place], None, error)) for place, error in self._unreadable.items()]
-        return self.parts.scan(unread)
+    def _scan(self) -> pl.LazyFrame:
+        unreadable = [row_of(self.corpus[place], None, error) for place, error in self._unreadable.items()]
+        return self.parts.scan(frame_of(unreadable, list(self._unreadable)))
 
     def write_results(self, slices: Sequence[str] = ()) -> Results:
         """Write ``results.parquet`` and ``results.json`` of the finished units.
@@ -300,10 +297,9 @@ REPORT = "report.html"
 
 def check_packages() -> None:
     """Import the packages for the evaluation, the tables and the report before the computation begins."""
-    for package in ("grain", "jinja2"):
+    for package in ("grain", "jinja2", "polars"):
         with optional_package(package, "an evaluation", "evaluate"):
             importlib.import_module(package)
-    load_polars()
     load_renderer()
 
 

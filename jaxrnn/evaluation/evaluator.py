@@ -23,9 +23,9 @@ from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import Metric
 from jaxrnn.evaluation.metrics.counts import open_reference
+from jaxrnn.evaluation.parts import Row
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.systems import System, chunk_frames
-from jaxrnn.evaluation.tables import Row
 from jaxrnn.version import __version__
 
 

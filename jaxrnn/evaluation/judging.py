@@ -19,10 +19,9 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Metric, NoValueError, frame_rate, output_of
 from jaxrnn.evaluation.metrics.counts import Segments
-from jaxrnn.evaluation.parts import row_of
+from jaxrnn.evaluation.parts import Row, row_of
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
-from jaxrnn.evaluation.tables import Row
 
 
 class UnitMember:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import Item, columns_of
+from jaxrnn.evaluation.corpus import COLUMNS, PLACE, Item, columns_of
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
 from jaxrnn.evaluation.metrics.protocol import (
     Accumulator,
@@ -25,7 +25,6 @@ from jaxrnn.evaluation.metrics.protocol import (
 )
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
 from jaxrnn.evaluation.systems import System
-from jaxrnn.evaluation.tables import COLUMNS, PLACE
 from jaxrnn.settings.functions import check_options, lookup
 
 #: Public names; the evaluation uses more of this package.

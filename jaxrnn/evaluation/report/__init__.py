@@ -6,17 +6,21 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import check_count, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.parts import write_whole
-from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
+from jaxrnn.evaluation.report.shown import Shown, main_of
 from jaxrnn.evaluation.report.table import LATEX_ESCAPES, number, places_of
 from jaxrnn.evaluation.results import Results
-from jaxrnn.evaluation.tables import load_polars, save
 
 __all__ = ["EXAMPLES", "write_report", "write_summary"]
+
+#: Recordings to listen to, of the worst and of the best each.
+EXAMPLES = 5
 
 #: The files of the statistics of each metric.
 CSV, LATEX = "summary.csv", "summary.tex"
@@ -66,8 +70,8 @@ def write_report(
     if baseline is not None:
         comparison = compare(baseline, results, slices=tuple(results.document["slices"]), same_files=False)
     render = load_renderer()
-    content = Content(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
-    page = render(content, title, times or {})
+    shown = Shown(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
+    page = render(shown, title, times or {})
     write_whole(path, lambda file: file.write_text(page, encoding="utf-8", newline="\n"))
 
 
@@ -89,8 +93,7 @@ def write_summary(folder: Location, results: Results) -> None:
     for row in rows:
         change = row.pop("improvement", None)
         row |= {f"improvement {key}": change[key] for key in ("mean", "low", "high")} if change else {}
-    frame = load_polars().DataFrame(rows, infer_schema_length=None)
-    write_whole(folder / CSV, lambda file: save(frame.write_csv, file))
+    write_whole(folder / CSV, pl.DataFrame(rows, infer_schema_length=None).write_csv)
     # All that is printed is a number or foreign text.
     template = (Path(__file__).parent / "templates" / "summary.tex").read_text(encoding="utf-8")
     page = jinja2.Environment(finalize=_in_latex, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)

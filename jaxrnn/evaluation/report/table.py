@@ -87,6 +87,14 @@ def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = 
     return Number(entry[value], entry["low"], entry["high"], places, sign, is_few=0 < entry.get("n", LEAST) < LEAST)
 
 
+def numbers(
+    entries: Sequence[Mapping[str, Any]], key: str, places: Sequence[int | None] | None = None, *, sign: bool = False
+) -> list[Number]:
+    """Return the numbers of entries under a key; ``places`` are digits for each entry."""
+    digits = places or [None] * len(entries)
+    return [Number(entry[key], places=each, sign=sign) for entry, each in zip(entries, digits, strict=True)]
+
+
 def places_of(*numbers: float | None) -> int:
     """Return the digits for means of numbers: at least two, because means of integers are not integers."""
     return max(2, decimals(numbers))
