@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -75,23 +75,23 @@ class Evaluator:
         for unit in itertools.chain(units, [None]):
             begun = None if unit is None else (unit, self._begin(unit))
             if last is not None:
-                yield last[0], [row for future in last[1] for row in future.result()]
+                yield last[0], _joined(last[1])
             last = begun
 
     def rows(self, unit: Unit) -> list[Row]:
         """Return the rows of a unit."""
-        return [row for future in self._begin(unit) for row in future.result()]
+        return _joined(self._begin(unit))
 
     def _begin(self, unit: Unit) -> list[Future[list[Row]]]:
-        """Compute a unit, and return futures of the rows, which wait until outputs are judged and written."""
-        return [self._begin_batch(batch, unit.streams) for batch in unit.batches()]
+        """Compute the batches of a unit, and return futures of their rows, which are then judged and written."""
+        listed = list(zip(unit.items, unit.lengths, strict=True))
+        batches = (listed[first : first + unit.streams] for first in range(0, len(listed), unit.streams))
+        return [self._begin_batch(batch, unit.streams) for batch in batches]
 
     def _begin_batch(self, batch: Sequence[tuple[Item, int]], streams: int) -> Future[list[Row]]:
-        places = [place for item, _ in batch for place in (item.path, item.reference)]
-        members = at_once(self._member, batch, places)
-        source = ChunkSource(streams, members, self._chunk, self._system.before)
+        members = at_once(self._member, batch, [place for item, _ in batch for place in (item.path, item.reference)])
         try:
-            self._compute(streams, members, source)
+            self._compute(streams, members)
         except BaseException:
             # The shutdown waits for the judge, so that no file is begun afterwards.
             self._judge.shutdown()
@@ -119,21 +119,24 @@ class Evaluator:
             member.fail(f"reference: {problem}")
         return member
 
-    def _compute(self, streams: int, members: Sequence[UnitMember], source: ChunkSource) -> None:
+    def _compute(self, streams: int, members: Sequence[UnitMember]) -> None:
         carry = self._system.start(streams)
         pending: list[Any] = []
-        for chunk in prefetched(source):
+        # A stream that ends exactly with a chunk is flushed in the next chunk.
+        count = max(member.frames for member in members) // self._chunk + 1
+        read = functools.partial(read_chunk, members, streams, self._chunk, self._system.before)
+        for arrays, counts, errors in prefetched(read, count):
             # Only the judge's thread touches the files of a recording.
-            pending += [self._judge.submit(members[place].fail, reason) for place, reason in chunk.errors.items()]
+            pending += [self._judge.submit(members[place].fail, reason) for place, reason in errors.items()]
             active = [
-                place not in chunk.errors and not member.ended and member.error is None
+                place not in errors and not member.ended and member.error is None
                 for place, member in enumerate(members)
             ]
             if not any(active):
                 break
-            ending = bool((chunk.frames < self._chunk).any())
-            pieces, carry = self._devices.run(streams, ending)(carry, chunk.parts, chunk.frames)
-            for member, frames in zip(members, chunk.frames, strict=False):
+            ending = bool((counts < self._chunk).any())
+            pieces, carry = self._devices.run(streams, ending)(carry, arrays, counts)
+            for member, frames in zip(members, counts, strict=False):
                 member.ended = member.ended or frames < self._chunk
             # One chunk is judged while the next is computed; waiting for older chunks bounds memory.
             while len(pending) > 1:
@@ -141,6 +144,10 @@ class Evaluator:
             pending.append(self._judge.submit(_distribute, members, active, pieces))
         for future in pending:
             future.result()
+
+
+def _joined(batches: Iterable[Future[list[Row]]]) -> list[Row]:
+    return [row for batch in batches for row in batch.result()]
 
 
 def _rows(members: Sequence[UnitMember]) -> list[Row]:
@@ -193,11 +200,6 @@ class Unit:
     #: The batch size. Streams without a recording stay empty, because another batch size would compile again.
     streams: int
 
-    def batches(self) -> Iterator[list[tuple[Item, int]]]:
-        """Yield the recordings that are computed together, with their lengths."""
-        members = list(zip(self.items, self.lengths, strict=True))
-        return (members[first : first + self.streams] for first in range(0, len(members), self.streams))
-
     @property
     def seconds(self) -> float:
         """The total length of the recordings."""
@@ -222,23 +224,13 @@ class Units(Sequence[Unit]):
     def __len__(self) -> int:
         return -(-len(self._order) // self._size)
 
-    @overload
-    def __getitem__(self, index: int) -> Unit: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Unit]: ...
-    def __getitem__(self, index: int | slice) -> Unit | list[Unit]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
         number = range(len(self))[index]
-        members = self._order[number * self._size : (number + 1) * self._size].tolist()
-        return Unit(
-            number,
-            tuple(members),
-            tuple(self._corpus[member] for member in members),
-            tuple(self._lengths[members].tolist()),
-            self._rate,
-            self._streams,
-        )
+        places = self._order[number * self._size : (number + 1) * self._size].tolist()
+        items, lengths = (self._corpus[place] for place in places), self._lengths[places].tolist()
+        return Unit(number, tuple(places), tuple(items), tuple(lengths), self._rate, self._streams)
 
     @property
     def seconds(self) -> float:
@@ -246,67 +238,44 @@ class Units(Sequence[Unit]):
         return int(self._lengths[self._order].sum()) / self._rate
 
 
-@dataclass(frozen=True)
-class UnitChunk:
-    """A chunk of a unit: the same frames of all recordings.
-
-    ``parts`` are ``[streams, before + chunk, ...]`` by array. ``frames``, ``int32[streams]``, count the frames of each
-    stream, flushing zeros included. ``errors`` maps indices of unreadable recordings to reasons.
-    """
-
-    parts: dict[str, np.ndarray]
-    frames: np.ndarray
-    errors: dict[int, str]
+#: The arrays of a chunk ``[streams, before + chunk, ...]`` by name, the number of frames of each stream in the chunk,
+#: ``int32[streams]``, flushing zeros included, and reasons by the indices of unreadable recordings.
+Chunk = tuple[dict[str, np.ndarray], np.ndarray, dict[int, str]]
 
 
-class ChunkSource:
-    """The chunks of a unit by index: a data source for Grain.
+def read_chunk(members: Sequence[UnitMember], streams: int, size: int, before: int, index: int) -> Chunk:
+    """Read a chunk: the same ``size`` frames of all recordings, after ``before`` frames of the past."""
+    start = int(index) * size
 
-    ``chunk`` and ``before`` are new and past frames in each chunk.
-    """
+    def read(member: UnitMember) -> Mapping[str, np.ndarray] | str | None:
+        if start - before >= member.recording.length:
+            return None
+        try:
+            return member.recording.part(start - before, start + size)
+        except InputError as error:
+            return str(error)
 
-    def __init__(self, streams: int, members: Sequence[UnitMember], chunk: int, before: int):
-        self._streams, self._members, self._chunk, self._before = streams, members, chunk, before
-
-    def __len__(self) -> int:
-        # A stream that ends exactly with a chunk is flushed in the next chunk.
-        return max(member.frames for member in self._members) // self._chunk + 1
-
-    def __getitem__(self, index: Any) -> UnitChunk:
-        start = int(index) * self._chunk
-
-        def read(member: UnitMember) -> Mapping[str, np.ndarray] | str | None:
-            if start - self._before >= member.recording.length:
-                return None
-            try:
-                return member.recording.part(start - self._before, start + self._chunk)
-            except InputError as error:
-                return str(error)
-
-        results = at_once(read, self._members, [member.item.path for member in self._members])
-        errors = {place: result for place, result in enumerate(results) if isinstance(result, str)}
-        parts = [None if isinstance(result, str) else result for result in results]
-        frames = np.zeros(self._streams, np.int32)
-        left = np.array([member.frames for member in self._members]) - start
-        frames[: len(left)] = np.clip(left, 0, self._chunk)
-        # Streams without a part are zeros.
-        template = next((part for part in parts if part is not None), None)
-        if template is None:
-            template = self._members[0].recording.part(-self._before - self._chunk, 0)
-        parts += [None] * (self._streams - len(parts))
-        stacked = {
-            name: np.stack([np.zeros_like(array) if part is None else part[name] for part in parts])
-            for name, array in template.items()
-        }
-        return UnitChunk(stacked, frames, errors)
+    results = at_once(read, members, [member.item.path for member in members])
+    errors = {place: result for place, result in enumerate(results) if isinstance(result, str)}
+    parts = [None if isinstance(result, str) else result for result in results]
+    counts = np.zeros(streams, np.int32)
+    counts[: len(members)] = np.clip(np.array([member.frames for member in members]) - start, 0, size)
+    # Streams without a part are zeros.
+    template = next((part for part in parts if part is not None), None) or members[0].recording.part(-before - size, 0)
+    parts += [None] * (streams - len(parts))
+    arrays = {
+        name: np.stack([np.zeros_like(array) if part is None else part[name] for part in parts])
+        for name, array in template.items()
+    }
+    return arrays, counts, errors
 
 
-def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:
-    """Yield chunks in order, read ahead."""
+def prefetched(read: Callable[[int], Chunk], count: int) -> Iterator[Chunk]:
+    """Yield ``count`` chunks in order, read ahead."""
     with optional_package("grain", "evaluating a corpus", "evaluate"):
         import grain
-    options = grain.ReadOptions(num_threads=min(THREADS, len(source)), prefetch_buffer_size=PREFETCH)
-    return iter(grain.MapDataset.source(source).to_iter_dataset(options))
+    options = grain.ReadOptions(num_threads=min(THREADS, count), prefetch_buffer_size=PREFETCH)
+    return iter(grain.MapDataset.range(count).map(read).to_iter_dataset(options))
 
 
 Run = Callable[..., tuple[Any, Any]]
