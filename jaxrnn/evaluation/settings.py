@@ -17,9 +17,9 @@ from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of, conclude
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
-from jaxrnn.evaluation.offline import Offline
+from jaxrnn.evaluation.recordings import MAX_RATE
 from jaxrnn.evaluation.results import OUTPUTS, Results
-from jaxrnn.evaluation.systems import MAX_RATE, System, chunk_frames
+from jaxrnn.evaluation.systems import Offline, System, chunk_frames
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
