@@ -160,7 +160,7 @@ def test_ranges_are_read_and_each_once(tmp_path, name):
 
 def run_config(folder, text):
     prepared = prepare_evaluation(write_config(folder, text))
-    prepared.evaluation.run()
+    prepared.run()
     return prepared.conclude({})
 
 

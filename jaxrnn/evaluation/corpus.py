@@ -91,24 +91,18 @@ class Manifest(Sequence[Item]):
     """
 
     def __init__(self, folder: Location, table: pl.DataFrame):
-        self._folder, self._table = folder, table.sort("id")
-        self.ids: Iterable[str] = self._table["id"]
-        self.columns = [name for name in table.columns if name not in KEYS]
+        self._folder, self.table = folder, table.sort("id")
 
     def __len__(self) -> int:
-        return self._table.height
-
-    def column(self, name: str) -> pl.Series:
-        """Return a further column of the table."""
-        return self._table[name]
+        return self.table.height
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return list(map(self._item, self._table[index].iter_rows(named=True)))
-        return self._item(self._table.row(index, named=True))
+            return list(map(self._item, self.table[index].iter_rows(named=True)))
+        return self._item(self.table.row(index, named=True))
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self._item, self._table.iter_rows(named=True))
+        return map(self._item, self.table.iter_rows(named=True))
 
     def _item(self, row: dict[str, Any]) -> Item:
         name, path, reference = (row.pop(key) for key in KEYS)
@@ -145,7 +139,7 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
     if rows["id"].has_nulls():
         rows = rows.with_columns(id=rows["id"].fill_null(rows["path"].map_elements(bare_name, pl.String)))
     result = Manifest(path.parent, rows)
-    _check_ids(result.ids, result)
+    _check_ids(result.table["id"], result)
     return result
 
 
@@ -168,20 +162,22 @@ def _read_table(path: Location) -> pl.DataFrame:
 def columns_of(corpus: Iterable[Item]) -> list[str]:
     """Return the names of the further columns of the recordings."""
     if isinstance(corpus, Manifest):
-        return corpus.columns
+        return corpus.table.drop(KEYS).columns
     return list(dict.fromkeys(key for item in corpus for key in item.columns))
 
 
 def extra_columns(corpus: Sequence[Item]) -> pl.DataFrame:
     """Return the further columns of a corpus, a row for each recording, as Boolean, Int64, Float64, or else text."""
     if isinstance(corpus, Manifest):
-        return pl.DataFrame(_typed(name, corpus.column(name)) for name in corpus.columns)
-    return pl.DataFrame(_typed(name, [item.columns.get(name) for item in corpus]) for name in columns_of(corpus))
+        return pl.DataFrame(map(_typed, corpus.table.drop(KEYS)))
+    columns = {name: [item.columns.get(name) for item in corpus] for name in columns_of(corpus)}
+    return pl.DataFrame(_typed(pl.Series(name, values, pl.Object)) for name, values in columns.items())
 
 
-def _typed(name: str, values: Any) -> pl.Series:
-    if isinstance(values, pl.Series) and values.dtype in (pl.Boolean, pl.Int64, pl.Float64, pl.String):
-        return values
+def _typed(column: pl.Series) -> pl.Series:
+    if column.dtype in (pl.Boolean, pl.Int64, pl.Float64, pl.String):
+        return column
+    name, values = column.name, list(column)
     kinds = {type(value) for value in values} - {type(None)}
     if any(type(value) is int and not -(2**63) <= value < 2**63 for value in values):
         kinds.add(object)

@@ -109,12 +109,9 @@ class Results:
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if _is_file(path)), paths[0])
-
-
-def _is_file(path: Location) -> bool:
-    # Unlike Path.is_file, os.path takes names that are too long for any file.
-    return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
+        # Unlike Path.is_file, os.path takes names that are too long for any file.
+        are = [os.path.isfile(path) if isinstance(path, Path) else path.is_file() for path in paths]
+        return paths[are.index(True)] if any(are) else paths[0]
 
 
 def document_columns(metric: Mapping[str, Any]) -> list[Column]:

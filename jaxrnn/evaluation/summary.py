@@ -47,7 +47,7 @@ def summary_of(
                 "noted": int(noted.sum()),
                 "seconds": float(seconds.to_numpy().sum()),
             },
-            "summary": _statistics(values[each]),
+            "summary": _statistics(values[each]) if measured else {},
             "corpus": {name: {"values": pooled((pool, groups[name][number]))} for name, pool in pools.items()},
         }
         summaries.append(summary)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import importlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from jaxrnn._files.messages import near
 from jaxrnn._files.stores import Location
-from jaxrnn.errors import check_count, optional_package
+from jaxrnn.errors import InputError, check_count, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.parts import write_whole
-from jaxrnn.evaluation.report.shown import Shown, main_of
 from jaxrnn.evaluation.report.table import LATEX_ESCAPES, number, places_of
-from jaxrnn.evaluation.results import Results
+from jaxrnn.evaluation.results import Results, document_columns
 
 __all__ = ["EXAMPLES", "write_report", "write_summary"]
 
@@ -26,11 +28,10 @@ EXAMPLES = 5
 CSV, LATEX = "summary.csv", "summary.tex"
 
 
-def load_renderer() -> Callable[..., str]:
-    """Import the function that renders a report, and with it Altair, Jinja, Pillow, soundfile and vl-convert."""
+def load_page() -> Any:
+    """Import the module of the page, and with it Altair, Jinja, Pillow, soundfile and vl-convert."""
     with optional_package(None, "a report", "evaluate"):
-        from jaxrnn.evaluation.report.page import render
-    return render
+        return importlib.import_module(f"{__name__}.page")
 
 
 def write_report(
@@ -69,10 +70,25 @@ def write_report(
     comparison = None
     if baseline is not None:
         comparison = compare(baseline, results, slices=tuple(results.document["slices"]), same_files=False)
-    render = load_renderer()
-    shown = Shown(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
-    page = render(shown, title, times or {})
-    write_whole(path, lambda file: file.write_text(page, encoding="utf-8", newline="\n"))
+    page = load_page()
+    shown = page.Shown(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
+    text = page.render(shown, title, times or {})
+    write_whole(path, lambda file: file.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def main_of(results: Results, name: str | None) -> Column | None:
+    """Return the column that ranks recordings, by the name of a column or metric; by default the first."""
+    if name is None:
+        return next(iter(results.columns), None)
+    known = {column.name: column for column in results.columns}
+    for metric in results.document["metrics"]:
+        for column in document_columns(metric):
+            known.setdefault(metric["name"], column)
+    if name not in known:
+        raise InputError(
+            f"main: there is no metric {name!r}{near(name, known)}; there are: {', '.join(known) or 'none'}"
+        )
+    return known[name]
 
 
 def write_summary(folder: Location, results: Results) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 import vl_convert
 
-from jaxrnn.evaluation.report.shown import GOOD, IS_DRAWN
 from jaxrnn.evaluation.report.table import defined, labelled, number, text
 
 #: Bins of a histogram at most, and files from which on points are small.
@@ -60,20 +59,17 @@ class PlotData:
     """The data of all plots of a page, a row per file.
 
     ``columns`` are ``file``, the id; ``sound``, whether the page plays the file; and numbers, None unless finite. Only
-    files of the random sample have numbers, because other rows of the page were chosen by their values.
+    the ``drawn`` files have numbers, because other rows of the page were chosen by their values.
     """
 
-    def __init__(self, rows: pl.DataFrame, sounds: Sequence[bool]):
-        self._rows, self._names = rows, dict[str, str]()
+    def __init__(self, rows: pl.DataFrame, drawn: pl.Expr, sounds: Sequence[bool]):
+        self._rows, self._drawn, self._names = rows, drawn, dict[str, str]()
         self.columns: dict[str, Sequence[Any]] = {"file": list(map(text, rows["id"])), "sound": sounds}
 
     def numbers(self, *names: str) -> pl.DataFrame:
         """Return columns of numbers, a row per file, null unless finite; a column without numbers is null."""
-        is_number = [self._rows.schema[name].is_numeric() and pl.col(name).is_finite() for name in names]
-        return self._rows.select(
-            pl.when(pl.col(GOOD) & pl.col(IS_DRAWN) & each).then(name)
-            for name, each in zip(names, is_number, strict=True)
-        )
+        has = [self._rows.schema[name].is_numeric() and pl.col(name).is_finite() for name in names]
+        return self._rows.select(pl.when(self._drawn & each).then(name) for name, each in zip(names, has, strict=True))
 
     def add(self, name: str) -> str:
         """Return the name of a column of numbers in the plots."""
