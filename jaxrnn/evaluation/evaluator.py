@@ -22,7 +22,7 @@ from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import Metric
-from jaxrnn.evaluation.metrics.counts import open_reference
+from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.parts import Row
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.systems import System, chunk_frames
@@ -42,7 +42,12 @@ class Evaluator:
     ):
         self._chunk = chunk_frames(system, chunk, batch)
         self._system, self._metrics, self._outputs = system, metrics, outputs
-        self._devices = Devices(system, batch)
+        # A cache per instance: a cache of the function would keep every system alive.
+        self._run = functools.cache(functools.partial(sharded, system))
+        if batch % (count := jax.local_device_count()):
+            raise InputError(
+                f"a batch of {batch} cannot be sharded evenly over {count} devices: take a multiple of {count}"
+            )
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -111,7 +116,8 @@ class Evaluator:
         reference, problem = None, None
         if item.reference is not None:
             try:
-                reference = open_reference(item.reference, self._system.rate)
+                is_table = item.reference.suffix.lower() == ".csv"
+                reference = Segments(item.reference) if is_table else open_recording(item.reference, self._system.rate)
             except InputError as error:
                 problem = str(error)
         member = UnitMember(item, recording, reference, self._system, self._metrics, self._outputs)
@@ -135,7 +141,7 @@ class Evaluator:
             if not any(active):
                 break
             ending = bool((counts < self._chunk).any())
-            pieces, carry = self._devices.run(streams, ending)(carry, arrays, counts)
+            pieces, carry = self._run(streams, ending)(carry, arrays, counts)
             for member, frames in zip(members, counts, strict=False):
                 member.ended = member.ended or frames < self._chunk
             # One chunk is judged while the next is computed; waiting for older chunks bounds memory.
@@ -278,55 +284,29 @@ def prefetched(read: Callable[[int], Chunk], count: int) -> Iterator[Chunk]:
     return iter(grain.MapDataset.range(count).map(read).to_iter_dataset(options))
 
 
-Run = Callable[..., tuple[Any, Any]]
+def sharded(system: System, streams: int, ending: bool) -> Callable[..., tuple[Any, Any]]:
+    """Return ``(carry, arrays, counts) -> (pieces, carry)``, with a batch that is sharded over all devices.
 
+    Fewer than two streams per device run on one device.
+    """
+    run, devices = functools.partial(system.run, ending=ending), jax.local_devices()
+    if len(devices) == 1 or streams % len(devices) or streams < 2 * len(devices):
+        return run
 
-class Devices:
-    """All devices of this process; a batch is sharded over the devices."""
+    def spec(one: Any, more: Any) -> PartitionSpec:
+        # The batch axis of an array of the carry is the axis that grows with the batch.
+        axis = next((a for a, (x, y) in enumerate(zip(one.shape, more.shape, strict=True)) if x != y), None)
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "streams")
 
-    def __init__(self, system: System, batch: int):
-        self._system = system
-        # A cache per instance: a cache of the class would keep every system alive.
-        self.run = functools.cache(self._run)
-        self.devices = jax.local_devices()
-        if batch % len(self.devices):
-            raise InputError(
-                f"a batch of {batch} cannot be sharded evenly over {len(self.devices)} devices: take a multiple of "
-                f"{len(self.devices)}"
-            )
+    by_stream = PartitionSpec("streams")
+    carry = jax.tree.map(spec, *(jax.eval_shape(functools.partial(system.start, size * streams)) for size in (1, 2)))
+    mesh, specs = Mesh(np.array(devices), ("streams",)), (carry, by_stream, by_stream)
+    compiled = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(by_stream, carry), check_vma=False))
 
-    def _run(self, streams: int, ending: bool) -> Run:
-        """Return ``(carry, parts, frames) -> (pieces, carry)``; fewer than two streams per device run on one device."""
-        run = functools.partial(self._system.run, ending=ending)
-        count = len(self.devices)
-        if count == 1 or streams % count or streams < 2 * count:
-            return run
-        sharded = PartitionSpec("streams")
-        carry = self._carry_axes(streams)
-        compiled = jax.jit(
-            jax.shard_map(
-                run,
-                mesh=Mesh(np.array(self.devices), ("streams",)),
-                in_specs=(carry, sharded, sharded),
-                out_specs=(sharded, carry),
-                check_vma=False,
-            )
-        )
+    def call(carry: Any, arrays: Mapping[str, Any], counts: Any) -> tuple[Any, Any]:
+        # Under jit, 64-bit integers stay 64-bit only with exact types.
+        is_wide = any(array.dtype.kind in "iu" and array.dtype.itemsize == 8 for array in arrays.values())
+        with exact_types() if is_wide else contextlib.nullcontext():
+            return compiled(carry, arrays, counts)
 
-        def sharded_run(carry: Any, parts: Mapping[str, Any], frames: Any) -> tuple[Any, Any]:
-            # Under jit, 64-bit integers stay 64-bit only with exact types.
-            is_wide = any(part.dtype.kind in "iu" and part.dtype.itemsize == 8 for part in parts.values())
-            with exact_types() if is_wide else contextlib.nullcontext():
-                return compiled(carry, parts, frames)
-
-        return sharded_run
-
-    def _carry_axes(self, streams: int) -> Any:
-        """Return the sharding of each carry array: the batch axis is the axis that grows with the batch."""
-
-        def spec(one: Any, more: Any) -> PartitionSpec:
-            axis = next((a for a, (x, y) in enumerate(zip(one.shape, more.shape, strict=True)) if x != y), None)
-            return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "streams")
-
-        shapes = [jax.eval_shape(functools.partial(self._system.start, size)) for size in (streams, 2 * streams)]
-        return jax.tree.map(spec, *shapes)
+    return call

@@ -92,16 +92,7 @@ def main_of(results: Results, name: str | None) -> Column | None:
 
 
 def write_summary(folder: Location, results: Results) -> None:
-    """Write the statistics of each metric over recordings: ``summary.csv``, and ``summary.tex`` for a paper.
-
-    Args:
-        folder: the results folder.
-        results: the results of the system.
-
-    Raises:
-        InputError: the folder cannot be written.
-        MissingPackageError: jinja2 is not installed.
-    """
+    """Write the statistics of each metric over recordings: ``summary.csv``, and ``summary.tex`` for a paper."""
     with optional_package("jinja2", "a report", "evaluate"):
         import jinja2
     summary = results.document["summary"]
@@ -112,12 +103,10 @@ def write_summary(folder: Location, results: Results) -> None:
     write_whole(folder / CSV, pl.DataFrame(rows, infer_schema_length=None).write_csv)
     # All that is printed is a number or foreign text.
     template = (Path(__file__).parent / "templates" / "summary.tex").read_text(encoding="utf-8")
-    page = jinja2.Environment(finalize=_in_latex, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    escapes = str.maketrans(LATEX_ESCAPES)
+    options: Any = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    page = jinja2.Environment(finalize=lambda value: str(value).translate(escapes), **options)
     page.filters["digits"] = lambda row: places_of(row["minimum"], row["maximum"])
     page.filters["number"] = number
     latex = page.from_string(template).render(name=results.name, rows=rows)
     write_whole(folder / LATEX, lambda file: file.write_text(latex, encoding="utf-8", newline="\n"))
-
-
-def _in_latex(value: object) -> str:
-    return "".join(LATEX_ESCAPES.get(each, each) for each in str(value))
