@@ -122,23 +122,6 @@ def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_by
     assert plain["facts"] == {"latency": {"y": 1}}
 
 
-@pytest.mark.thorough
-def test_a_table_that_is_written_before_it_is_read_is_the_same(tmp_path):
-    """Whatever the order of rows; and a smaller one takes its place."""
-    rows = rows_of()
-    rows[7] |= {"id": "r\udce9"}
-    options = {"metrics": METRICS, "slices": ["place", "snr"]}
-    whole, half = results_from("a", rows, **options), results_from("a", rows[:15], **options)
-    for name, some in (("a", rows), ("b", rows[::-1])):
-        found = results_from("a", some, path=tmp_path / name, **options)
-        assert found.table.equals(whole.table)
-        assert found.document == whole.document
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    again = results_from("a", rows[:15], path=tmp_path / "a", **options)
-    assert again.table.equals(half.table)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
 def test_of_many_recordings_groups_are_drawn_and_intervals_are_as_wide(monkeypatch):
     generator = np.random.default_rng(0)
     rows = [
@@ -214,10 +197,10 @@ def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     check_refused(InputError, "cannot be written", write, tmp_path / "file", rows_of(5))
 
-    def full(frame, file):
+    def full(frame, file, **options):
         raise polars.exceptions.ComputeError("underlying IO error: No space left on device")
 
-    monkeypatch.setattr(polars.DataFrame, "write_parquet", full)
+    monkeypatch.setattr(polars.LazyFrame, "sink_parquet", full)
     with pytest.raises(InputError, match=r"results.parquet cannot be written: .*No space left on device. Finished"):
         write(tmp_path / "full", rows_of(5))
 

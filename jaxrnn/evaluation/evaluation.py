@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -24,7 +25,7 @@ from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency, with_unprocessed
 from jaxrnn.evaluation.parts import Parts, Row, collected, frame_of, row_of, write_whole
 from jaxrnn.evaluation.report import EXAMPLES, load_page, write_report, write_summary
-from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
+from jaxrnn.evaluation.results import OUTPUTS, Results, read_results, read_table, results_of, write_results
 from jaxrnn.evaluation.summary import check_slices
 from jaxrnn.evaluation.systems import System, chunk_frames
 
@@ -158,22 +159,29 @@ class Evaluation:
             InputError: a column of ``slices`` does not exist, or the folder cannot be written.
         """
         folder = self.parts.folder
-        facts = {**(self.parts.environment or {}), **self._facts, "latency": latency(self.system)}
         results = results_of(
             folder.name,
             self._scan,
             self.corpus,
             self.metrics,
             slices=self._slices if slices is None else slices,
-            facts=facts,
+            facts={**(self.parts.environment or {}), **self._facts, "latency": latency(self.system)},
             outputs=self.outputs,
-            path=folder / TABLE,
         )
-        write_document(folder, results)
-        return results
+        write_results(folder, results)
+        return dataclasses.replace(results, scan=read_table(folder))
 
     def conclude(self, times: Mapping[str, Any], baseline: Results | None = None) -> Results:
-        """Write the tables and the report of the finished units, with the times of `run`."""
+        """Write the tables, the report and the summaries of the finished units.
+
+        Args:
+            times: facts about the run, such as seconds, for the report and for ``times.json``.
+            baseline: the results of another system on the same corpus, for a comparison in the report.
+
+        Raises:
+            InputError: the baseline is of another corpus, or the folder cannot be written.
+            MissingPackageError: the report needs a package that is not installed.
+        """
         out, results = self.parts.folder, self.write_results()
         write_summary(out, results)
         write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))

@@ -128,19 +128,11 @@ def results_of(
     slices: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     outputs: Location | None = None,
-    path: Location | None = None,
 ) -> Results:
-    """Make results of the rows of parts.
-
-    With ``path``, the table is written there, and never in memory as a whole. ``facts`` leave out times, which differ
-    from run to run.
-    """
+    """Make results of the rows of parts. ``facts`` leave out times, which differ from run to run."""
     pools = {metric.name: metric.pool for metric in metrics if metric.pool is not None}
     columns = {metric.name: columns_in(scan, metric) for metric in metrics}
     table = _joined(scan, corpus, metrics, [column.name for each in columns.values() for column in each])
-    if path is not None:
-        write_whole(path, functools.partial(table.sink_parquet, row_group_size=BLOCK))
-        table = pl.scan_parquet(local_copy(path), glob=False)
     check_slices(slices, table.collect_schema().names())
     keys = [pool.key for pool in pools.values() if pool.key in scan.collect_schema()]
     counted = scan.select("id", *keys) if keys else None
@@ -201,14 +193,15 @@ def write_results(folder: Location, results: Results) -> None:
     Raises:
         InputError: the disk is full, or the folder cannot be written.
     """
-    write_whole(folder / TABLE, results.table.write_parquet)
-    write_document(folder, results)
-
-
-def write_document(folder: Location, results: Results) -> None:
-    """Write ``results.json``, whole or not at all."""
+    # The table is never in memory as a whole.
+    write_whole(folder / TABLE, functools.partial(results.scan.sink_parquet, row_group_size=BLOCK))
     text = json.dumps(results.document, indent=1, allow_nan=False)
     write_whole(folder / DOCUMENT, lambda file: file.write_text(text, encoding="ascii"))
+
+
+def read_table(folder: Location) -> pl.LazyFrame:
+    """Scan the table in a results folder; columns are read on demand."""
+    return pl.scan_parquet(local_copy(folder / TABLE), glob=False)
 
 
 def read_results(folder: Location | str) -> Results:
@@ -226,7 +219,7 @@ def read_results(folder: Location | str) -> Results:
         if not (folder / name).exists():
             raise InputError(f"{folder} holds no results: there is no {name} in it")
     try:
-        scan = pl.scan_parquet(local_copy(folder / TABLE), glob=False)
+        scan = read_table(folder)
         document = json.loads((folder / DOCUMENT).read_text())
         _check_document(document, scan.collect_schema())
         pools = {}
