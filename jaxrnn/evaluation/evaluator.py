@@ -215,7 +215,8 @@ class Unit:
 class Units(Sequence[Unit]):
     """The units of a corpus, longest recordings first, made on demand.
 
-    ``lengths`` are frames, ``int64[recordings]``; recordings with a negative length are left out.
+    ``lengths`` are frames, ``int64[recordings]``; recordings with a negative length are left out. ``seconds`` is the
+    total length of all recordings.
     """
 
     def __init__(self, corpus: Sequence[Item], lengths: np.ndarray, rate: int, batch: int):
@@ -224,6 +225,7 @@ class Units(Sequence[Unit]):
         self._order = order[lengths[order] >= 0]
         count = len(self._order)
         self._streams = batch if count > batch else min(batch, 1 << max(count - 1, 0).bit_length())
+        self.seconds = int(lengths[self._order].sum()) / rate
         #: The number of recordings in a unit: a batch, or in a large corpus several batches.
         self._size = batch * max(1, -(-count // (batch * MOST)))
 
@@ -237,11 +239,6 @@ class Units(Sequence[Unit]):
         places = self._order[number * self._size : (number + 1) * self._size].tolist()
         items, lengths = (self._corpus[place] for place in places), self._lengths[places].tolist()
         return Unit(number, tuple(places), tuple(items), tuple(lengths), self._rate, self._streams)
-
-    @property
-    def seconds(self) -> float:
-        """The total length of all recordings."""
-        return int(self._lengths[self._order].sum()) / self._rate
 
 
 #: The arrays of a chunk ``[streams, before + chunk, ...]`` by name, the number of frames of each stream in the chunk,

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
@@ -141,7 +140,10 @@ class Offline:
 
     Attributes:
         rate: as above.
+        multiple: the pulse, which divides the number of frames of a chunk.
         before: zero, because past frames are in the state.
+        delay: delays of the stepper's spec.
+        per_frame: rates of the stepper's spec; 1 for a model in steps.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
@@ -164,33 +166,17 @@ class Offline:
                     f"{spec.label}: {each.as_input} has no time axis, and recordings have no such array; bind it, with "
                     f"`jaxrnn.load(path, static={ {each.name: VALUE} })`, or in a function of your own"
                 )
-        if not self._outputs:
+        timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
+        if not timed:
             raise InputError(f"{spec.label}: no output has a frame for every frame of time")
+        self.multiple = spec.pulse
+        self.delay = {each.name: each.delay or 0 for each in timed}
+        self.per_frame = {each.name: Fraction(1) if each.rate is None else each.rate for each in timed}
 
     @property
     def identity(self) -> dict[str, Any]:
         """The stepper, the parameters and the rate."""
         return {"rate": self.rate, **self._network.identity}
-
-    @property
-    def multiple(self) -> int:
-        """The pulse, which divides the number of frames of a chunk."""
-        return self._network.spec.pulse
-
-    @property
-    def _outputs(self) -> list[OutputSpec]:
-        spec = self._network.spec
-        return [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
-
-    @property
-    def delay(self) -> dict[str, int]:
-        """Delays of the stepper's spec."""
-        return {each.name: each.delay or 0 for each in self._outputs}
-
-    @property
-    def per_frame(self) -> dict[str, Fraction]:
-        """Rates of the stepper's spec; 1 for a model in steps."""
-        return {each.name: Fraction(1) if each.rate is None else each.rate for each in self._outputs}
 
     def padded(self, frames: int) -> int:
         """Return ``frames``: the stepper is flushed without padding."""
@@ -227,21 +213,16 @@ class Offline:
         return jax.jit(self._network.advance, static_argnames="ending")
 
 
-@dataclass(frozen=True, eq=False)
 class BatchedStepper:
-    """A stepper with parameters, for batches of recordings. ``params`` None uses the parameters of the stepper."""
+    """A stepper with parameters, for batches of recordings. ``params`` None uses the parameters of the stepper.
 
-    stepper: Stepper
-    params: Any = field(repr=False)
+    ``spec`` is that of the stepper for one stream.
+    """
 
-    @functools.cached_property
-    def _bound(self) -> Bound:
-        return Bound(self.stepper, self.params)
-
-    @property
-    def spec(self) -> StepSpec:
-        """The spec of the stepper for one stream."""
-        return self._bound.spec
+    def __init__(self, stepper: Stepper, params: Any):
+        self.stepper, self._params = stepper, params
+        self._bound = Bound(stepper, params)
+        self.spec: StepSpec = self._bound.spec
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -264,7 +245,7 @@ class BatchedStepper:
     def packed(self, dims: Mapping[str, int]) -> Any:
         """Return the parameters for `advance`, packed for inputs of these sizes."""
         with jax.ensure_compile_time_eval():  # the first call can come inside a trace
-            return Bound(self.stepper, self.params, dims=dims).packed().params
+            return Bound(self.stepper, self._params, dims=dims).packed().params
 
     def start(self, batch: int) -> Any:
         """Return the state of a batch before the first frame, with a leading batch axis."""
