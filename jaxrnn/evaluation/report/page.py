@@ -23,8 +23,7 @@ from jaxrnn.evaluation.report.sounds import RANGE, Player
 from jaxrnn.evaluation.report.table import (
     NONE,
     POOLED,
-    FileName,
-    Number,
+    Cell,
     ReportTable,
     column,
     duration,
@@ -34,6 +33,7 @@ from jaxrnn.evaluation.report.table import (
     labelled,
     number,
     numbers,
+    numeric,
     places_of,
     size,
     text,
@@ -276,7 +276,7 @@ def _places(shown: Shown, metric: Column) -> int:
     return places_of(summary["minimum"], summary["maximum"])
 
 
-def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> Number:
+def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> Cell:
     """Return a metric over a corpus or slice: over counted frames if possible, else the mean of files."""
     pooled, places = pooled_in(summary), _places(shown, metric)
     if metric.name in pooled:
@@ -284,7 +284,7 @@ def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> Number:
     return estimate(summary["summary"][metric.name], "mean", places)
 
 
-def tiles(shown: Shown) -> list[tuple[str, Number, str]]:
+def tiles(shown: Shown) -> list[tuple[str, Cell, str]]:
     """Return label, value and unit of the first metrics over the corpus."""
     document, pooled = shown.results.document, pooled_in(shown.results.document)
     tiles = []
@@ -331,7 +331,7 @@ def slices(shown: Shown) -> list[ReportTable]:
     for name, groups in shown.results.document["slices"].items():
         columns: list[tuple[str, Sequence[Any]]] = [
             (text(name, 60), [text(group["label"]) for group in groups]),
-            ("files", [Number(group["recordings"]["all"]) for group in groups]),
+            ("files", [numeric(group["recordings"]["all"]) for group in groups]),
         ]
         columns += [
             (labelled(metric.name, metric.unit), [_value(shown, metric, group) for group in groups])
@@ -360,7 +360,7 @@ def files(shown: Shown) -> ReportTable:
 
     named = zip(rows["id"], rows["path"], rows[FILE], strict=True)
     columns: list[tuple[str, Sequence[Any]]] = [
-        ("id", [FileName(text(name), text(path or "", 300), file) for name, path, file in named]),
+        ("id", [Cell(text(name), file=file, path=text(path or "", 300)) for name, path, file in named]),
         of("seconds"),
     ]
     columns += [of(name) for name in ("status", "notes") if not rows[name].is_in([None, "ok"], nulls_equal=True).all()]
@@ -384,13 +384,14 @@ def compared(shown: Shown, data: PlotData) -> dict[str, list[Any]]:
         columns = [
             ("whole corpus", [text(entry["column"], 80) for entry in entries]),
             ("files", numbers(entries, "n")),
-            (two, [Number(entry["first"], places=POOLED) for entry in entries]),
-            (one, [Number(entry["second"], places=POOLED) for entry in entries]),
+            (two, [numeric(entry["first"], places=POOLED) for entry in entries]),
+            (one, [numeric(entry["second"], places=POOLED) for entry in entries]),
             ("difference, interval", [estimate(entry, "difference", POOLED, sign=True) for entry in entries]),
         ]
         tables.append(ReportTable("Both systems, frames of all files counted together", columns))
     totals = comparison.differences
     entries, places = list(map(vars, totals)), [places_of(entry.first, entry.second) for entry in totals]
+    ps = numbers(entries, "p", [P] * len(entries))
     columns = [
         ("metric", [labelled(entry.column, entry.unit) for entry in totals]),
         ("files", numbers(entries, "n")),
@@ -401,14 +402,17 @@ def compared(shown: Shown, data: PlotData) -> dict[str, list[Any]]:
         ("better", numbers(entries, "wins")),
         ("equal", numbers(entries, "ties")),
         ("worse", numbers(entries, "losses")),
-        ("p", [Number(entry.p, places=P, instead=LEAST if entry.p < 10**-P else "") for entry in totals]),
+        (
+            "p",
+            [cell._replace(text=LEAST) if entry.p < 10**-P else cell for cell, entry in zip(ps, totals, strict=True)],
+        ),
     ]
     tables.append(ReportTable("Both systems, paired by file", columns))
     differences = []
     for name, groups in comparison.slices.items():
         columns: list[tuple[str, Sequence[Any]]] = [
             (text(name, 60), list(map(text, groups))),
-            ("files", [Number(max((entry.n for entry in group), default=0)) for group in groups.values()]),
+            ("files", [numeric(max((entry.n for entry in group), default=0)) for group in groups.values()]),
         ]
         for total, digits, *group in zip(totals, places, *groups.values(), strict=True):
             columns.append((text(total.column, 60), _means(group, [digits] * len(group))))
@@ -427,7 +431,7 @@ def compared(shown: Shown, data: PlotData) -> dict[str, list[Any]]:
     }
 
 
-def _means(entries: Sequence[Any], places: Sequence[int]) -> list[Number]:
+def _means(entries: Sequence[Any], places: Sequence[int]) -> list[Cell]:
     return [estimate(vars(entry), "mean", digits, sign=True) for entry, digits in zip(entries, places, strict=True)]
 
 
@@ -442,9 +446,9 @@ def _largest(shown: Shown, name: str) -> list[ReportTable]:
             f"{title} differences in {text(name, 60)}",
             [
                 ("id", list(map(text, end["id"]))),
-                (two, [Number(value, places=places) for value in end[of_baseline(name)]]),
-                (one, [Number(value, places=places) for value in end[name]]),
-                ("difference", [Number(value, places=places, sign=True) for value in end[change]]),
+                (two, [numeric(value, places=places) for value in end[of_baseline(name)]]),
+                (one, [numeric(value, places=places) for value in end[name]]),
+                ("difference", [numeric(value, places=places, sign=True) for value in end[change]]),
             ],
         )
         for title, end in ends.items()
