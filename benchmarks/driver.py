@@ -23,10 +23,9 @@ from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import from_manifest
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.metrics import build_metric
-from jaxrnn.evaluation.parts import Parts, row_of
+from jaxrnn.evaluation.parts import Parts, Row, frame_of, row_of
 from jaxrnn.evaluation.report import write_report
-from jaxrnn.evaluation.results import TABLE, results_of, write_document
-from jaxrnn.evaluation.tables import Row
+from jaxrnn.evaluation.results import TABLE, results_of, write_results
 
 RATE, BATCH, SECONDS = 16_000, 16, 360
 
@@ -101,7 +100,7 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     def kept(computing: Any, some: Any) -> None:
         nonlocal done
         for unit, rows in computing.compute(some):
-            parts.finish(unit.index, unit.places, rows)
+            parts.finish(unit.index, frame_of(rows, unit.places))
             done += 1
 
     corpus = from_manifest(manifest)
@@ -122,8 +121,8 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     assert len(again.finished()) == len(units)
     said("the parts read again")
     metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "level")]
-    results = results_of("scale", again.scan(), corpus, metrics, slices=["snr", "noise"], path=out / TABLE)
-    write_document(out, results)
+    results = results_of("scale", again.scan(), corpus, metrics, slices=["snr", "noise"])
+    write_results(out, results)
     said("table and summary", out / TABLE, out / "results.json")
     write_report(out / "report.html", results)
     said("page", out / "report.html")

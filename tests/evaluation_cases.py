@@ -16,8 +16,9 @@ import soundfile
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.evaluation import Chain, Evaluation, Item, Metric, Piece, Stage, from_folder, si_sdr
+from jaxrnn.evaluation.corpus import COLUMNS
+from jaxrnn.evaluation.parts import frame_of
 from jaxrnn.evaluation.results import results_of
-from jaxrnn.evaluation.tables import COLUMNS, frame_of
 
 RATE = 16_000
 CONFIG = """

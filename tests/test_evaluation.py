@@ -211,32 +211,37 @@ def test_every_recording_is_a_row_and_its_output_is_that_of_the_file_alone(done)
 
 
 def full_disk(monkeypatch, which, after):
-    """The disk is full in the middle of a part, or a rename of an output fails, after some others."""
-    replace, write, left = os.replace, polars.DataFrame.write_parquet, [after]
+    """The disk is full in the middle of a part or of an output, or a rename of an output fails, after some others."""
+    left = [after]
 
-    def failing(source, target, **options):
-        if str(target).endswith(".wav"):
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(errno.ENOSPC, "No space left on device", str(target))
-        return replace(source, target, **options)
+    def failing(call, full):
+        def called(*arguments, **options):
+            left[0] -= which != "renames" or str(arguments[1]).endswith(".wav")
+            return call(*arguments, **options) if left[0] >= 0 else full(*arguments)
 
-    def filling(frame, file, **options):
-        left[0] -= 1
-        if left[0] >= 0:
-            return write(frame, file, **options)
+        return called
+
+    def no_space(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def torn(frame, file):
         file.write_bytes(b"PAR1")
         raise polars.exceptions.ComputeError("underlying IO error: No space left on device")
 
-    if which == "outputs":
-        monkeypatch.setattr(os, "replace", failing)
+    if which == "parts":
+        monkeypatch.setattr(polars.DataFrame, "write_parquet", failing(polars.DataFrame.write_parquet, torn))
+    elif which == "renames":
+        monkeypatch.setattr(os, "replace", failing(os.replace, no_space))
     else:
-        monkeypatch.setattr(polars.DataFrame, "write_parquet", filling)
+        monkeypatch.setattr(soundfile.SoundFile, "write", failing(soundfile.SoundFile.write, no_space))
 
 
 @pytest.mark.parametrize(
     ("which", "after"),
-    of_tiers([("parts", 0), ("parts", 1), ("outputs", 0), ("outputs", 6)], [("parts", 1), ("outputs", 6)]),
+    of_tiers(
+        [("parts", 0), ("parts", 1), ("renames", 0), ("renames", 6), ("outputs", 20)],
+        [("parts", 1), ("renames", 6), ("outputs", 20)],
+    ),
 )
 def test_a_full_disk_ends_the_run_with_no_torn_file_and_a_rerun_completes_it(done, tmp_path, monkeypatch, which, after):
     folder, rows, found = done
@@ -263,28 +268,6 @@ def test_no_units_are_none(done, tmp_path):
     evaluation = evaluation_of(done[0], tmp_path / "out")
     evaluation.run([])
     assert not evaluation.parts.finished()
-
-
-def test_a_full_disk_in_the_middle_of_an_output_is_no_row_of_its_recording(done, tmp_path, monkeypatch):
-    """It is not the recording that is at fault: another run, with room, gives its row."""
-    folder, rows, _ = done
-    write, count = soundfile.SoundFile.write, [0]
-
-    def failing(self, data):
-        count[0] += 1
-        if count[0] > 20:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(self, data)
-
-    evaluation = evaluation_of(folder, tmp_path / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr(soundfile.SoundFile, "write", failing)
-        with pytest.raises(InputError, match="No space left"):
-            evaluation.run()
-    assert not leftovers(tmp_path / "out")
-    again = evaluation_of(folder, tmp_path / "out")
-    again.run()
-    assert again.rows() == rows
 
 
 def test_a_corrupt_recording_is_one_row_and_changes_no_other(done, tmp_path):

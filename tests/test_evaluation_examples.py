@@ -145,12 +145,10 @@ def test_configurations_find_their_models_and_recordings(path, models, corpus, t
     assert settings.out.resolve().parent == ROOT / "runs"
     assert settings.title
     prepared = prepare_evaluation(path, {"out": str(tmp_path / "out"), "corpus.limit": 2})
-    assert len(prepared.evaluation.corpus) == 2
-    assert all(
-        item.path.is_file() and item.reference and item.reference.is_file() for item in prepared.evaluation.corpus
-    )
-    assert not prepared.evaluation.rows()
-    assert len(prepared.evaluation.units) == 1
+    assert len(prepared.corpus) == 2
+    assert all(item.path.is_file() and item.reference and item.reference.is_file() for item in prepared.corpus)
+    assert not prepared.rows()
+    assert len(prepared.units) == 1
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +206,7 @@ def test_silero_finds_most_of_the_speech(models, corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXRNN_MODELS", str(models))
     monkeypatch.setenv("JAXRNN_CORPUS", str(corpus))
     prepared = prepare_evaluation(ROOT / "configs/evaluate_silero.yaml", {"out": str(tmp_path)})
-    prepared.evaluation.run()
+    prepared.run()
     said = prepared.conclude({}).document
     prepared.conclude({}, read_results(tmp_path))
     assert "Both systems, frames of all files counted together" in (tmp_path / "report.html").read_text("utf-8")

@@ -15,7 +15,8 @@ from refusals import check_refused
 
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation import METRICS, Column, Evaluation, Item, Piece, build_metric, latency, over_whole, si_sdr
-from jaxrnn.evaluation.judging import Judge
+from jaxrnn.evaluation.corpus import COLUMNS
+from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import check_metrics
 from jaxrnn.evaluation.metrics.counts import detection
 
@@ -125,10 +126,10 @@ def judged(metrics, output, reference, system=None):
             return {"samples": np.pad(found, [(0, stop - start - len(found)), *[(0, 0)] * (found.ndim - 1)])}
 
     reference = None if reference is None else Stored(reference)
-    judge = Judge(metrics, Stored(output), reference, system or Gain())
-    judge.take("sound", output[:300], 0)
-    judge.take("sound", output[300:], 300)
-    return judge.row()
+    member = UnitMember(Item("f", Path("f")), Stored(output), reference, system or Gain(), metrics, None)
+    for part in (output[:300], output[300:]):
+        member.add({"sound": (part, len(part))})
+    return {name: value for name, value in member.row().items() if name == "notes" or name not in COLUMNS}
 
 
 def test_functions_of_ones_own_are_found_by_name_and_fail_alone():
@@ -164,17 +165,20 @@ def test_outputs_of_several_lengths_are_all_told():
         delay = MappingProxyType({"sound": 0, "other": 0})
         per_frame = MappingProxyType({"sound": 1, "other": 1})
 
+        def expected(self, output, frames):
+            return None
+
     class Stored:
         length = 890
 
         def part(self, start, stop):
             return {"samples": reference[start:stop]}
 
-    judge = Judge([METRICS["snr"](output="sound"), METRICS["si_sdr"](output="other")], Stored(), Stored(), Pair())
-    judge.take("sound", output, 0)
-    judge.take("other", output[:896], 0)
+    metrics = METRICS["snr"](output="sound"), METRICS["si_sdr"](output="other")
+    member = UnitMember(Item("f", Path("f")), Stored(), Stored(), Pair(), metrics, None)
+    member.add({"sound": (output, 900), "other": (output[:896], 896)})
     judged_are = "the reference has 890 frames, the output {}; judged are the first 890"
-    assert judge.row()["notes"] == f"{judged_are.format(900)}; {judged_are.format(896)}"
+    assert member.row()["notes"] == f"{judged_are.format(900)}; {judged_are.format(896)}"
 
 
 def test_a_reference_of_another_length_is_told():

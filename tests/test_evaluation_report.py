@@ -25,7 +25,6 @@ from tiers import in_later_tier
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation.metrics import over_whole
 from jaxrnn.evaluation.metrics.counts import detection
-from jaxrnn.evaluation.report import content as contents
 from jaxrnn.evaluation.report import page as pages
 from jaxrnn.evaluation.report import write_report, write_summary
 from jaxrnn.evaluation.report.plots import library
@@ -278,9 +277,8 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
 
 def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(tmp_path, monkeypatch):
     """What is in the plots was not chosen by its values."""
-    monkeypatch.setattr(contents, "ROWS", 20)
-    monkeypatch.setattr(contents, "DRAWN", 100)
     monkeypatch.setattr(pages, "ROWS", 20)
+    monkeypatch.setattr(pages, "DRAWN", 100)
     # A column of the manifest may have any name.
     rows = [row_of(f"f{place:04d}", Path("f.wav"), si_sdr=float(place % 500), place=place) for place in range(1000)]
     for place in (3, 700):

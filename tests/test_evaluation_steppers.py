@@ -190,13 +190,13 @@ def test_integers_of_64_bits():
 def test_integers_of_64_bits_on_several_devices():
     script = """
 import numpy as np
-from jaxrnn.evaluation.evaluator import Devices
+import jax
+from jaxrnn.evaluation.evaluator import sharded
 from test_evaluation_steppers import counting
 
 system, x = counting(), 2**40 + np.arange(32).reshape(8, 4)
-devices = Devices(system, 8)
-assert len(devices.devices) == 4
-pieces, _ = devices.run(8, True)(system.start(8), {"samples": x}, np.full(8, 4, np.int32))
+assert jax.local_device_count() == 4
+pieces, _ = sharded(system, 8, True)(system.start(8), {"samples": x}, np.full(8, 4, np.int32))
 np.testing.assert_array_equal(pieces["y"].values[:, :4], np.cumsum(x, 1))
 """
     flags = f"{QUICK_COMPILER} --xla_force_host_platform_device_count=4"

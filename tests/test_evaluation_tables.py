@@ -18,14 +18,14 @@ from refusals import check_refused
 from scipy import stats
 
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Item, summary, tables
+from jaxrnn.evaluation import Item, summary
 from jaxrnn.evaluation.compare import compare
-from jaxrnn.evaluation.corpus import from_manifest
+from jaxrnn.evaluation.corpus import extra_columns, from_manifest
 from jaxrnn.evaluation.evaluation import check_main
 from jaxrnn.evaluation.metrics import Column, build_metric, over_whole, si_sdr
 from jaxrnn.evaluation.metrics.counts import detection
 from jaxrnn.evaluation.metrics.sound import level
-from jaxrnn.evaluation.parts import Parts
+from jaxrnn.evaluation.parts import Parts, frame_of
 from jaxrnn.evaluation.results import read_results, write_results
 from jaxrnn.evaluation.summary import mean_interval, pooled, slice_by, summarise
 
@@ -122,24 +122,6 @@ def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_by
     assert plain["facts"] == {"latency": {"y": 1}}
 
 
-@pytest.mark.thorough
-def test_a_table_that_memory_does_not_hold_is_the_same(tmp_path, monkeypatch):
-    """Whatever the order of rows; and a smaller one takes its place."""
-    rows = rows_of()
-    rows[7] |= {"id": "r\udce9"}
-    options = {"metrics": METRICS, "slices": ["place", "snr"]}
-    whole, half = results_from("a", rows, **options), results_from("a", rows[:15], **options)
-    monkeypatch.setattr(summary, "BLOCK", 7)
-    for name, some in (("a", rows), ("b", rows[::-1])):
-        found = results_from("a", some, path=tmp_path / name, **options)
-        assert found.table.equals(whole.table)
-        assert found.document == whole.document
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    again = results_from("a", rows[:15], path=tmp_path / "a", **options)
-    assert again.table.equals(half.table)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
 def test_of_many_recordings_groups_are_drawn_and_intervals_are_as_wide(monkeypatch):
     generator = np.random.default_rng(0)
     rows = [
@@ -215,10 +197,10 @@ def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     check_refused(InputError, "cannot be written", write, tmp_path / "file", rows_of(5))
 
-    def full(frame, file):
+    def full(frame, file, **options):
         raise polars.exceptions.ComputeError("underlying IO error: No space left on device")
 
-    monkeypatch.setattr(polars.DataFrame, "write_parquet", full)
+    monkeypatch.setattr(polars.LazyFrame, "sink_parquet", full)
     with pytest.raises(InputError, match=r"results.parquet cannot be written: .*No space left on device. Finished"):
         write(tmp_path / "full", rows_of(5))
 
@@ -334,7 +316,7 @@ def test_intervals_are_the_same_again_and_those_of_the_textbook_for_many(monkeyp
 def slices(values):
     """The slices of a manifest's column, as a table has it."""
     items = [Item(f"{place:04d}", Path("r"), None, {"of": value}) for place, value in enumerate(values)]
-    return slice_by(tables.extra_columns(items)["of"]) if items else {}
+    return slice_by(extra_columns(items)["of"]) if items else {}
 
 
 @pytest.mark.thorough
@@ -441,7 +423,8 @@ def test_the_corpus_of_a_detector_is_compared_as_a_whole(tmp_path):
         parts.begin({})
         for part, some in enumerate((side[:half], side[half:])):
             judged = [{"id": row["id"], "vad_counts": row["vad_counts"]} for row in some]
-            parts.finish(part, range(part * half, part * half + len(some)), judged, ["vad_counts"])
+            places = range(part * half, part * half + len(some))
+            parts.finish(part, frame_of(judged, places, ["vad_counts"]))
     (found,) = compare(tmp_path / "a", tmp_path / "b").corpus["vad"]
     assert (found.n, found.column) == (60, "vad")
     assert found.difference == pytest.approx((better - shared).sum() / 1200)

@@ -40,7 +40,7 @@ from jaxrnn._files.stores import (
     resolved,
 )
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
-from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, tables
+from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, write_results
 from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import prepare_evaluation
@@ -159,7 +159,7 @@ def test_ranges_are_read_and_each_once(tmp_path, name):
 
 def run_config(folder, text):
     prepared = prepare_evaluation(write_config(folder, text))
-    prepared.evaluation.run()
+    prepared.run()
     return prepared.conclude({})
 
 
@@ -366,11 +366,11 @@ def test_a_table_is_replaced_here_and_in_a_store_alike(tmp_path):
     rows = [{"id": f"{number:03d}", "path": f"{number}.wav", "level": number / 3} for number in range(50)]
     bucket = new_bucket()
     for count in (50, 7):
-        for place in (tmp_path / "a[1].parquet", bucket / "a[1].parquet"):
-            results_from("a", rows[:count][::-1], [level()], path=place)
-            assert tables.read_table(place).collect()["level"].to_list() == [row["level"] for row in rows[:count]]
+        for place in (tmp_path / "a[1]", bucket / "a[1]"):
+            write_results(place, results_from("a", rows[:count][::-1], [level()]))
+            assert read_results(place).column("level").to_list() == [row["level"] for row in rows[:count]]
         assert contents(bucket) == contents(tmp_path)
-        assert contents(bucket).keys() == {"a[1].parquet"}
+        assert contents(bucket).keys() == {"a[1]/results.json", "a[1]/results.parquet"}
 
 
 def test_a_folder_of_settings_takes_urls_where_a_store_will_do(tmp_path):

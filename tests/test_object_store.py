@@ -151,11 +151,11 @@ def test_an_evaluation_in_a_bucket_is_the_one_on_disk_to_the_last_byte(line, tmp
     config = config.replace("out: out", "out: PLACE/out\nslices: [snr]")
     for place in (tmp_path, url):
         prepared = prepare_evaluation(write_config(tmp_path, config.replace("PLACE", str(place))))
-        prepared.evaluation.run()
+        prepared.run()
         prepared.conclude({})
     same_results(tmp_path / "out", url / "out", tmp_path, url)
     before = contents(url / "out")
-    prepared.evaluation.run()
+    prepared.run()
     assert contents(url / "out") == before
 
 
@@ -201,13 +201,13 @@ def test_a_run_that_a_cut_line_ends_goes_on(line, tmp_path):
     )
     line.left, line.cuts = 1_000_000, 10**6
     with pytest.raises(StoreError, match=rf"{url}/.* cannot be"):
-        prepare_evaluation(write_config(tmp_path, config)).evaluation.run()
+        prepare_evaluation(write_config(tmp_path, config)).run()
     line.left = None
     prepared = prepare_evaluation(write_config(tmp_path, config))
-    prepared.evaluation.run()
+    prepared.run()
     prepared.conclude({})
     prepared = prepare_evaluation(write_config(tmp_path, CONFIG))
-    prepared.evaluation.run()
+    prepared.run()
     prepared.conclude({})
     same_results(tmp_path / "out", url / "out", tmp_path, url)
 
@@ -220,7 +220,7 @@ def test_what_is_not_there_and_what_is_not_allowed_is_said(line, tmp_path, monke
         ("there is no file s3://bucket/none.wav: no such object", lambda: open_recording(bucket("none.wav"), RATE)),
         (f"there is no file s3://none/a.wav: {lost}", lambda: open_recording(location("s3://none/a.wav"), RATE)),
         (f"there is no folder s3://none/corpus: {lost}", lambda: files_below(location("s3://none/corpus"))),
-        (f"s3://none/out cannot be written: {lost}", lambda: prepare_evaluation(config).evaluation.run()),
+        (f"s3://none/out cannot be written: {lost}", lambda: prepare_evaluation(config).run()),
     ):
         check_refused(InputError, words, call)
     s3fs = pytest.importorskip("s3fs")

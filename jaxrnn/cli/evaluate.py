@@ -72,17 +72,17 @@ def evaluate(
     several = None if workers is None and ray is None else Workers(workers, ray)
     with busy(f"reading {path.name}"):
         baseline = None if against is None else read_results(against)
-        prepared = prepare_evaluation(path, overrides, several)
-    folder = prepared.evaluation.parts.folder
+        evaluation = prepare_evaluation(path, overrides, several)
+    folder = evaluation.parts.folder
     try:
         # A KeyboardInterrupt releases the resources of the command.
         with on_signal(signal.SIGTERM, signal.default_int_handler):
-            times = run(prepared.evaluation)
+            times = run(evaluation)
     except KeyboardInterrupt:
         click.echo(f"interrupted; run the same command again to continue in {folder}", err=True)
         click.get_current_context().exit(INTERRUPTED)
     with busy("writing the report"):
-        document = prepared.conclude(times, baseline).document
+        document = evaluation.conclude(times, baseline).document
     show({"out": str(folder), "times": times, **{key: document[key] for key in document if key != "rows"}}, _report)
 
 

@@ -18,10 +18,9 @@ from jaxrnn.evaluation.metrics import (
     over_whole,
     si_sdr,
 )
-from jaxrnn.evaluation.offline import Offline
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import Results, read_results, write_results
-from jaxrnn.evaluation.systems import Piece, System
+from jaxrnn.evaluation.systems import Offline, Piece, System
 
 __all__ = [
     "METRICS",

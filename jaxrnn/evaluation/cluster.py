@@ -27,8 +27,7 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._files.progress import note
 from jaxrnn.errors import InputError, JaxrnnError, check_count, optional_package
 from jaxrnn.evaluation.evaluator import Evaluator, Unit
-from jaxrnn.evaluation.parts import row_of
-from jaxrnn.evaluation.tables import Row
+from jaxrnn.evaluation.parts import Row, row_of
 from jaxrnn.version import __version__
 
 #: Units in flight for each worker, so that no worker waits for the driver.
@@ -102,13 +101,10 @@ class LostWorkerError(Exception):
         self.by_unit = by_unit
 
 
-class Processes:
-    """Processes of this machine. They end with this process, however it ends.
+class _Processes:
+    """Processes of this machine. They end with this process, however it ends."""
 
-    ``count`` is the number of workers. ``shares_fate`` is True because a worker that dies takes down the units of all.
-    """
-
-    shares_fate = True
+    shares_fate = True  # a worker that dies takes down the units of all
 
     def __init__(self, make: bytes, workers: Workers):
         self.count, self._make, self._workers = workers.count or 1, make, workers
@@ -124,8 +120,7 @@ class Processes:
         return ProcessPoolExecutor(self.count, context, _begin_process, arguments)
 
     def submit(self, unit: Unit | None) -> Future[Any]:
-        """Return a future; start new processes after one has died."""
-        for _ in range(2):
+        for _ in range(2):  # new processes start after one has died
             if self._executor is None:
                 self._executor = self._start()
             with contextlib.suppress(BrokenProcessPool), _without_interrupts():
@@ -134,7 +129,6 @@ class Processes:
         raise LostWorkerError("workers end when they start")
 
     def result(self, future: Future[Any]) -> tuple[dict[str, Any], list[Row]]:
-        """Return the result of a future."""
         try:
             return future.result()
         except BrokenProcessPool as error:
@@ -189,8 +183,8 @@ def _end_with(alive: Any) -> None:
     os._exit(1)
 
 
-class RayTasks:
-    """Tasks of Ray on a cluster, as `Processes`; a Ray that this process has joined before stays unchanged."""
+class _RayTasks:
+    """Tasks of Ray on a cluster, as `_Processes`; a Ray that this process has joined before stays unchanged."""
 
     shares_fate = False
 
@@ -222,11 +216,9 @@ class RayTasks:
         return self
 
     def submit(self, unit: Unit | None) -> Future[Any]:
-        """Return a future."""
         return self._call.remote(self._stored, __version__, self._workers, unit).future()
 
     def result(self, future: Future[Any]) -> tuple[dict[str, Any], list[Row]]:
-        """Return the result of a future."""
         try:
             return future.result()
         except self._ray.exceptions.RayTaskError as error:
@@ -286,7 +278,7 @@ class WorkerPool:
                 "lambda: Chain(...)"
             ) from error
         self._workers = workers
-        self._backend = (Processes if workers.address is None else RayTasks)(pickled, workers)
+        self._backend = (_Processes if workers.address is None else _RayTasks)(pickled, workers)
         self.environment: dict[str, Any] = {}
         self.workers = 0
 
@@ -351,11 +343,9 @@ class WorkerPool:
                     listed = zip(unit.items, unit.lengths, strict=True)
                     rows = [row_of(item, length / unit.rate, reason) for item, length in listed]
                 else:
-                    self._check(environment)
+                    pairs = {key: (value, environment.get(key)) for key, value in self.environment.items()}
+                    if differing := [f"{key}: {a} and {b}" for key, (a, b) in pairs.items() if a != b]:
+                        raise InputError(
+                            f"workers differ ({'; '.join(differing)}), and so would results: use nodes of one kind"
+                        )
                 yield unit, rows
-
-    def _check(self, environment: Mapping[str, Any]) -> None:
-        first = self.environment
-        if differing := [key for key in first if first[key] != environment.get(key)]:
-            both = "; ".join(f"{key}: {first[key]} and {environment.get(key)}" for key in differing)
-            raise InputError(f"workers differ ({both}), and so would results: use nodes of one kind")

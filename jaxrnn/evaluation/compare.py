@@ -7,21 +7,19 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 from scipy import stats
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Column
+from jaxrnn.evaluation.parts import collected
 from jaxrnn.evaluation.results import Results, read_results
-from jaxrnn.evaluation.summary import check_slices, group_sums, mean_interval, pooled, slice_by
-from jaxrnn.evaluation.tables import collected
-
-if TYPE_CHECKING:
-    import polars
+from jaxrnn.evaluation.summary import check_slices, group_sums, pooled, slice_by, summarise
 
 #: Rounding of lengths, in seconds.
 _SECONDS = 1e-3
@@ -128,16 +126,19 @@ def _results(results: Location | str | Results) -> Results:
 
 def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference, ...]]:
     """Return the differences of each metric that counts, over the recordings that both systems have counted."""
-    corpus = {}
+    corpus, both = {}, (first, second)
     for metric in sorted(first.pools.keys() & second.pools.keys()):
         pools = first.pools[metric], second.pools[metric]
-        ids = _counted_ids(first, pools[0].key).join(_counted_ids(second, pools[1].key), on="id").sort("id")["id"]
-        if ids.is_empty():
+        counted = [
+            collected(each.counted.drop_nulls(pool.key).select("id"))
+            for each, pool in zip(both, pools, strict=True)
+            if each.counted is not None and pool.key in each.counted.collect_schema()
+        ]
+        if len(counted) < 2 or (ids := counted[0].join(counted[1], on="id").sort("id")["id"]).is_empty():
             continue
         whole = [np.arange(len(ids))]
         systems = [
-            (pool, group_sums(pool, results.counted, ids, whole)[0])
-            for pool, results in zip(pools, (first, second), strict=True)
+            (pool, group_sums(pool, results.counted, ids, whole)[0]) for pool, results in zip(pools, both, strict=True)
         ]
         before, after = (pool.values(groups.sum(0)) for pool, groups in systems)
         corpus[metric] = tuple(
@@ -147,29 +148,18 @@ def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference
     return corpus
 
 
-def _counted_ids(results: Results, key: str) -> polars.DataFrame:
-    if results.counted is None or key not in results.counted.collect_schema():
-        return results.table.select("id").clear()
-    return collected(results.counted.drop_nulls(key).select("id"))
-
-
-def _check_corpora(left: polars.DataFrame, right: polars.DataFrame, apart: str, same_files: bool) -> None:
+def _check_corpora(left: pl.DataFrame, right: pl.DataFrame, apart: str, same_files: bool) -> None:
     for key, what in (("path", "recording"), ("reference", "reference")) if same_files else ():
-        files = [[path and os.path.normpath(path) for path in table[key]] for table in (left, right)]
-        differing = [place for place, (one, other) in enumerate(zip(*files, strict=True)) if one != other]
-        if differing:
-            one = differing[0]
+        rows = zip(left["id"], left[key], right[key], strict=True)
+        differing = [row for row in rows if len({path and os.path.normpath(path) for path in row[1:]}) > 1]
+        for name, one, other in differing[:1]:
             raise InputError(
-                f"{apart}: for {len(differing)} of {len(left)} ids the {what} is another file, as for "
-                f"{left['id'][one]!r}: {left[key][one]} and {right[key][one]}. If they are the same, set same_files to "
-                "false"
+                f"{apart}: for {len(differing)} of {len(left)} ids the {what} is another file, as for {name!r}: {one} "
+                f"and {other}. If they are the same, set same_files to false"
             )
-    lengths = np.stack([table["seconds"].to_numpy() for table in (left, right)])
-    for place in np.flatnonzero(np.abs(lengths[0] - lengths[1]) > _SECONDS):
-        one, other = lengths[:, place]
-        raise InputError(
-            f"{apart}: {left['id'][int(place)]!r} has {one:g} seconds in the first, {other:g} in the second"
-        )
+    for name, one, other in zip(left["id"], left["seconds"], right["seconds"], strict=True):
+        if None not in (one, other) and abs(one - other) > _SECONDS:
+            raise InputError(f"{apart}: {name!r} has {one:g} seconds in the first, {other:g} in the second")
 
 
 @dataclass(frozen=True)
@@ -246,7 +236,7 @@ def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Differe
     unequal = change[change != 0]
     test: Any = stats.wilcoxon(unequal, alternative="two-sided") if len(unequal) else None
     finite = np.isfinite(change) & np.isfinite(first)
-    low, high = mean_interval(change[finite])
+    over = summarise(np.where(finite, change, math.inf))
     higher, lower = int((change > 0).sum()), int((change < 0).sum())
     wins, losses = (lower, higher) if column.higher_is_better is False else (higher, lower)
     known = bool(finite.any())
@@ -254,15 +244,10 @@ def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Differe
         column=column.name,
         unit=column.unit,
         higher_is_better=column.higher_is_better,
-        n=int(finite.sum()),
         left_out=int((~both).sum()),
-        infinite=int((~finite).sum()),
         first=float(first[finite].mean()) if known else math.nan,
         second=float(second[finite].mean()) if known else math.nan,
-        mean=float(change[finite].mean()) if known else math.nan,
-        low=low,
-        high=high,
-        median=float(np.median(change[finite])) if known else math.nan,
+        **{key: over[key] for key in ("n", "infinite", "mean", "low", "high", "median")},
         p=float(test.pvalue) if len(unequal) else 1.0 if len(change) else math.nan,
         wins=wins,
         ties=len(change) - wins - losses,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,11 +16,24 @@ from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.recordings import open_recording
 
+with optional_package("polars", "tables of results", "evaluate"):
+    import polars as pl
+
+#: Some damaged files end in a panic of Polars' code in Rust, which is no `Exception`.
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
 #: Recordings in a folder.
 PATTERNS = ("**/*.wav", "**/*.flac", "**/*.npy", "**/*.npz")
 
 #: The columns of a manifest with a meaning. Further columns are passed on.
 KEYS = ("id", "path", "reference")
+
+#: The first columns of a table of results, and the ``status`` of a recording with a result.
+COLUMNS = ("id", "path", "reference", "seconds", "status", "error", "notes")
+OK = "ok"
+
+#: The column of the index in the corpus; no column of a manifest or of a metric has this name.
+PLACE = "\N{NUMBER SIGN}place"
 
 
 @short_repr
@@ -79,25 +93,19 @@ class Manifest(Sequence[Item]):
     `table` has the text columns `KEYS` and any further columns. Relative paths start from `folder`.
     """
 
-    def __init__(self, folder: Location, table: Any):
-        self._folder, self._table = folder, table.sort("id")
-        self.ids: Iterable[str] = self._table["id"]
-        self.columns = [name for name in table.columns if name not in KEYS]
+    def __init__(self, folder: Location, table: pl.DataFrame):
+        self._folder, self.table = folder, table.sort("id")
 
     def __len__(self) -> int:
-        return self._table.height
-
-    def column(self, name: str) -> Any:
-        """Return a further column of the table."""
-        return self._table[name]
+        return self.table.height
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return list(map(self._item, self._table[index].iter_rows(named=True)))
-        return self._item(self._table.row(index, named=True))
+            return list(map(self._item, self.table[index].iter_rows(named=True)))
+        return self._item(self.table.row(index, named=True))
 
     def __iter__(self) -> Iterator[Item]:
-        return map(self._item, self._table.iter_rows(named=True))
+        return map(self._item, self.table.iter_rows(named=True))
 
     def _item(self, row: dict[str, Any]) -> Item:
         name, path, reference = (row.pop(key) for key in KEYS)
@@ -123,29 +131,26 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
         raise InputError(f"{path} has no column 'path'{near('path', rows.columns)}; its columns are {listed}")
     if rows.is_empty():
         raise InputError(f"{path} lists no recording")
-    import polars as pl
 
     texts = {key: (rows[key] if key in rows.columns else pl.repeat(None, rows.height)) for key in KEYS}
     try:
         rows = rows.with_columns(**{key: column.cast(pl.String) for key, column in texts.items()})
-    except polars_errors() as error:
+    except POLARS_ERRORS as error:
         raise InputError(f"{path}: the columns {', '.join(KEYS)} must hold text: {error}") from error
     for number in (rows["path"].fill_null("") == "").arg_true():
         raise InputError(f"{path}, row {number + 1}: the path is empty")
     if rows["id"].has_nulls():
         rows = rows.with_columns(id=rows["id"].fill_null(rows["path"].map_elements(bare_name, pl.String)))
     result = Manifest(path.parent, rows)
-    _check_ids(result.ids, result)
+    _check_ids(result.table["id"], result)
     return result
 
 
-def _read_table(path: Location) -> Any:
-    with optional_package("polars", "reading a manifest", "evaluate"):
-        import polars
+def _read_table(path: Location) -> pl.DataFrame:
     # Names stay text: 007 is not 7. The types of other columns are inferred from all rows.
-    names: dict[str, Any] = dict.fromkeys(KEYS, polars.String)
-    read_csv = functools.partial(polars.read_csv, infer_schema_length=None, schema_overrides=names)
-    readers = {".csv": read_csv, ".parquet": polars.read_parquet}
+    names: dict[str, Any] = dict.fromkeys(KEYS, pl.String)
+    read_csv = functools.partial(pl.read_csv, infer_schema_length=None, schema_overrides=names)
+    readers = {".csv": read_csv, ".parquet": pl.read_parquet}
     if path.suffix.lower() not in readers:
         raise InputError(f"{path}: a manifest is a .csv or .parquet file")
     if not path.is_file():
@@ -153,22 +158,46 @@ def _read_table(path: Location) -> Any:
     try:
         with path.open("rb") as file:
             return readers[path.suffix.lower()](file)
-    except polars_errors() as error:
+    except POLARS_ERRORS as error:
         raise InputError(f"{path} cannot be read as a table: {error}") from error
-
-
-def polars_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors of Polars. Some damaged files end in a panic of its code in Rust, which is no `Exception`."""
-    import polars
-
-    return polars.exceptions.PolarsError, polars.exceptions.PanicException
 
 
 def columns_of(corpus: Iterable[Item]) -> list[str]:
     """Return the names of the further columns of the recordings."""
     if isinstance(corpus, Manifest):
-        return corpus.columns
+        return corpus.table.drop(KEYS).columns
     return list(dict.fromkeys(key for item in corpus for key in item.columns))
+
+
+def extra_columns(corpus: Sequence[Item]) -> pl.DataFrame:
+    """Return the further columns of a corpus, a row for each recording, as Boolean, Int64, Float64, or else text."""
+    if isinstance(corpus, Manifest):
+        return pl.DataFrame(map(_typed, corpus.table.drop(KEYS)))
+    columns = {name: [item.columns.get(name) for item in corpus] for name in columns_of(corpus)}
+    return pl.DataFrame(_typed(pl.Series(name, values, pl.Object)) for name, values in columns.items())
+
+
+def _typed(column: pl.Series) -> pl.Series:
+    if column.dtype in (pl.Boolean, pl.Int64, pl.Float64, pl.String):
+        return column
+    name, values = column.name, list(column)
+    kinds = {type(value) for value in values} - {type(None)}
+    if any(type(value) is int and not -(2**63) <= value < 2**63 for value in values):
+        kinds.add(object)
+    for own, kind in (({bool}, pl.Boolean), ({int}, pl.Int64), ({int, float}, pl.Float64)):
+        if kinds and kinds <= own:
+            return pl.Series(name, values, kind, strict=False)
+    return pl.Series(name, [None if value is None else _text(value) for value in values], pl.String)
+
+
+def _text(value: Any) -> str:
+    # Lists and dictionaries become JSON.
+    return plain_text(json.dumps(value, default=str) if isinstance(value, bool | list | tuple | dict) else str(value))
+
+
+def plain_text(text: str) -> str:
+    """Return text as valid Unicode: bytes of file names that are not UTF-8 become question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def checked(items: Iterable[Item]) -> Sequence[Item]:

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from jaxrnn._files.messages import near
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.stores import Location, location
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import Item, checked, columns_of, probe
+from jaxrnn.evaluation.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency, with_unprocessed
-from jaxrnn.evaluation.parts import Parts, row_of, write_whole
-from jaxrnn.evaluation.report import EXAMPLES, load_renderer, write_report, write_summary
-from jaxrnn.evaluation.results import OUTPUTS, TABLE, Results, read_results, results_of, write_document
+from jaxrnn.evaluation.parts import Parts, Row, collected, frame_of, row_of, write_whole
+from jaxrnn.evaluation.report import EXAMPLES, load_page, write_report, write_summary
+from jaxrnn.evaluation.results import OUTPUTS, Results, read_results, read_table, results_of, write_results
 from jaxrnn.evaluation.summary import check_slices
 from jaxrnn.evaluation.systems import System, chunk_frames
-from jaxrnn.evaluation.tables import COLUMNS, PLACE, Row, collected, load_polars
-
-if TYPE_CHECKING:
-    import polars
 
 #: Recordings in a batch, and seconds of each recording in a chunk.
 BATCH, CHUNK = 16, 4.0
+
+#: The times of a run are in a separate file, because results do not differ between runs.
+TIMES = "times.json"
+REPORT = "report.html"
 
 
 class Evaluation:
@@ -50,6 +52,10 @@ class Evaluation:
         chunk: seconds of each recording in a chunk; for arrays, frames divided by the rate of the system.
         keep: write the outputs.
         computing: the executor of units; by default this process.
+        slices: columns to group results by.
+        title: the title of the report.
+        main: the metric that ranks recordings in the report; by default the first.
+        examples: the number of worst and of best recordings in the report to listen to.
 
     Attributes:
         units: batches of recordings, the units of work.
@@ -73,7 +79,12 @@ class Evaluation:
         chunk: float = CHUNK,
         keep: bool = False,
         computing: Evaluator | WorkerPool | None = None,
+        slices: Sequence[str] = (),
+        title: str | None = None,
+        main: str | None = None,
+        examples: int = EXAMPLES,
     ):
+        self._slices, self._page = slices, {"title": title, "main": main, "examples": examples}
         self.system, self.corpus, self.metrics = system, checked(corpus), tuple(metrics)
         frames = chunk_frames(system, chunk, batch)
         check_metrics(self.metrics, system, self.corpus)
@@ -122,7 +133,7 @@ class Evaluation:
                     chosen = self.units if units is None else units
                     unfinished = (unit for unit in chosen if unit.index not in finished)
                     for unit, rows in self.computing.compute(unfinished):
-                        self.parts.finish(unit.index, unit.places, rows, counts)
+                        self.parts.finish(unit.index, frame_of(rows, unit.places, counts))
                         if watch is not None:
                             watch(unit, rows)
             finally:
@@ -134,33 +145,48 @@ class Evaluation:
         return collected(self._scan.drop(PLACE)).to_dicts()
 
     @property
-    def _scan(self) -> polars.LazyFrame:
-        unread = [(place, row_of(self.corpus[place], None, error)) for place, error in self._unreadable.items()]
-        return self.parts.scan(unread)
+    def _scan(self) -> pl.LazyFrame:
+        unreadable = [row_of(self.corpus[place], None, error) for place, error in self._unreadable.items()]
+        return self.parts.scan(frame_of(unreadable, list(self._unreadable)))
 
-    def write_results(self, slices: Sequence[str] = ()) -> Results:
+    def write_results(self, slices: Sequence[str] | None = None) -> Results:
         """Write ``results.parquet`` and ``results.json`` of the finished units.
 
         Args:
-            slices: columns to group results by.
+            slices: columns to group results by; by default those of the evaluation.
 
         Raises:
             InputError: a column of ``slices`` does not exist, or the folder cannot be written.
-            MissingPackageError: Polars is not installed.
         """
         folder = self.parts.folder
-        facts = {**(self.parts.environment or {}), **self._facts, "latency": latency(self.system)}
         results = results_of(
             folder.name,
             self._scan,
             self.corpus,
             self.metrics,
-            slices=slices,
-            facts=facts,
+            slices=self._slices if slices is None else slices,
+            facts={**(self.parts.environment or {}), **self._facts, "latency": latency(self.system)},
             outputs=self.outputs,
-            path=folder / TABLE,
         )
-        write_document(folder, results)
+        write_results(folder, results)
+        return dataclasses.replace(results, scan=read_table(folder))
+
+    def conclude(self, times: Mapping[str, Any], baseline: Results | None = None) -> Results:
+        """Write the tables, the report and the summaries of the finished units.
+
+        Args:
+            times: facts about the run, such as seconds, for the report and for ``times.json``.
+            baseline: the results of another system on the same corpus, for a comparison in the report.
+
+        Raises:
+            InputError: the baseline is of another corpus, or the folder cannot be written.
+            MissingPackageError: the report needs a package that is not installed.
+        """
+        out, results = self.parts.folder, self.write_results()
+        write_summary(out, results)
+        write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
+        page = {"corpus": self.corpus, "times": times, "rate": self.system.rate, **self._page}
+        write_report(out / REPORT, results, baseline=baseline, **page)
         return results
 
     @property
@@ -237,21 +263,17 @@ def evaluate(
     if workers is not None:
         workers = Workers(workers) if isinstance(workers, int) else workers
         pool = WorkerPool(workers, functools.partial(_evaluator, system, built, batch, chunk, out if keep else None))
-    evaluation = Evaluation(
-        _made(system), corpus, built, out, facts=facts, batch=batch, chunk=chunk, keep=keep, computing=pool
-    )
-    times = run(evaluation, progress)
-    return conclude(evaluation, times, slices=slices, baseline=baseline, title=title, main=main)
-
-
-def _made(system: System | Callable[[], System]) -> System:
-    return system() if callable(system) else system
+    options: Any = {"facts": facts, "batch": batch, "chunk": chunk, "keep": keep, "computing": pool}
+    made = system() if callable(system) else system
+    evaluation = Evaluation(made, corpus, built, out, slices=slices, title=title, main=main, **options)
+    return evaluation.conclude(run(evaluation, progress), baseline)
 
 
 def _evaluator(
     system: System | Callable[[], System], metrics: Sequence[Metric], batch: int, chunk: float, out: Location | None
 ) -> Evaluator:
-    return Evaluator(_made(system), metrics, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
+    made = system() if callable(system) else system
+    return Evaluator(made, metrics, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
 
 
 def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
@@ -293,18 +315,12 @@ def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
     }
 
 
-#: The times of a run are in a separate file, because results do not differ between runs.
-TIMES = "times.json"
-REPORT = "report.html"
-
-
 def check_packages() -> None:
     """Import the packages for the evaluation, the tables and the report before the computation begins."""
-    for package in ("grain", "jinja2"):
+    for package in ("grain", "jinja2", "polars"):
         with optional_package(package, "an evaluation", "evaluate"):
             importlib.import_module(package)
-    load_polars()
-    load_renderer()
+    load_page()
 
 
 def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: Iterable[str]) -> None:
@@ -321,31 +337,3 @@ def check_main(metrics: Sequence[Metric], main: str | None) -> None:
     prefixes = tuple(f"{metric.name}_" for metric in metrics if metric.by_key)
     if main is not None and main not in known and not main.startswith(prefixes):
         raise InputError(f"there is no metric {main!r}{near(main, known)}; there are: {', '.join(known) or 'none'}")
-
-
-def conclude(
-    evaluation: Evaluation,
-    times: Mapping[str, Any],
-    *,
-    slices: Sequence[str] = (),
-    baseline: Results | None = None,
-    title: str | None = None,
-    main: str | None = None,
-    examples: int = EXAMPLES,
-) -> Results:
-    """Write the tables and the report of the finished units."""
-    out, results = evaluation.parts.folder, evaluation.write_results(slices)
-    write_summary(out, results)
-    write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
-    write_report(
-        out / REPORT,
-        results,
-        baseline=baseline,
-        corpus=evaluation.corpus,
-        title=title,
-        main=main,
-        times=times,
-        rate=evaluation.system.rate,
-        examples=examples,
-    )
-    return results

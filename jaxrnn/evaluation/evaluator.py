@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -22,10 +22,10 @@ from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import Metric
-from jaxrnn.evaluation.metrics.counts import open_reference
+from jaxrnn.evaluation.metrics.counts import Segments
+from jaxrnn.evaluation.parts import Row
 from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.systems import System, chunk_frames
-from jaxrnn.evaluation.tables import Row
 from jaxrnn.version import __version__
 
 
@@ -42,7 +42,12 @@ class Evaluator:
     ):
         self._chunk = chunk_frames(system, chunk, batch)
         self._system, self._metrics, self._outputs = system, metrics, outputs
-        self._devices = Devices(system, batch)
+        # A cache per instance: a cache of the function would keep every system alive.
+        self._run = functools.cache(functools.partial(sharded, system))
+        if batch % (count := jax.local_device_count()):
+            raise InputError(
+                f"a batch of {batch} cannot be sharded evenly over {count} devices: take a multiple of {count}"
+            )
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -75,23 +80,23 @@ class Evaluator:
         for unit in itertools.chain(units, [None]):
             begun = None if unit is None else (unit, self._begin(unit))
             if last is not None:
-                yield last[0], [row for future in last[1] for row in future.result()]
+                yield last[0], _joined(last[1])
             last = begun
 
     def rows(self, unit: Unit) -> list[Row]:
         """Return the rows of a unit."""
-        return [row for future in self._begin(unit) for row in future.result()]
+        return _joined(self._begin(unit))
 
     def _begin(self, unit: Unit) -> list[Future[list[Row]]]:
-        """Compute a unit, and return futures of the rows, which wait until outputs are judged and written."""
-        return [self._begin_batch(batch, unit.streams) for batch in unit.batches()]
+        """Compute the batches of a unit, and return futures of their rows, which are then judged and written."""
+        listed = list(zip(unit.items, unit.lengths, strict=True))
+        batches = (listed[first : first + unit.streams] for first in range(0, len(listed), unit.streams))
+        return [self._begin_batch(batch, unit.streams) for batch in batches]
 
     def _begin_batch(self, batch: Sequence[tuple[Item, int]], streams: int) -> Future[list[Row]]:
-        places = [place for item, _ in batch for place in (item.path, item.reference)]
-        members = at_once(self._member, batch, places)
-        source = ChunkSource(streams, members, self._chunk, self._system.before)
+        members = at_once(self._member, batch, [place for item, _ in batch for place in (item.path, item.reference)])
         try:
-            self._compute(streams, members, source)
+            self._compute(streams, members)
         except BaseException:
             # The shutdown waits for the judge, so that no file is begun afterwards.
             self._judge.shutdown()
@@ -111,7 +116,8 @@ class Evaluator:
         reference, problem = None, None
         if item.reference is not None:
             try:
-                reference = open_reference(item.reference, self._system.rate)
+                is_table = item.reference.suffix.lower() == ".csv"
+                reference = Segments(item.reference) if is_table else open_recording(item.reference, self._system.rate)
             except InputError as error:
                 problem = str(error)
         member = UnitMember(item, recording, reference, self._system, self._metrics, self._outputs)
@@ -119,21 +125,24 @@ class Evaluator:
             member.fail(f"reference: {problem}")
         return member
 
-    def _compute(self, streams: int, members: Sequence[UnitMember], source: ChunkSource) -> None:
+    def _compute(self, streams: int, members: Sequence[UnitMember]) -> None:
         carry = self._system.start(streams)
         pending: list[Any] = []
-        for chunk in prefetched(source):
+        # A stream that ends exactly with a chunk is flushed in the next chunk.
+        count = max(member.frames for member in members) // self._chunk + 1
+        read = functools.partial(read_chunk, members, streams, self._chunk, self._system.before)
+        for arrays, counts, errors in prefetched(read, count):
             # Only the judge's thread touches the files of a recording.
-            pending += [self._judge.submit(members[place].fail, reason) for place, reason in chunk.errors.items()]
+            pending += [self._judge.submit(members[place].fail, reason) for place, reason in errors.items()]
             active = [
-                place not in chunk.errors and not member.ended and member.error is None
+                place not in errors and not member.ended and member.error is None
                 for place, member in enumerate(members)
             ]
             if not any(active):
                 break
-            ending = bool((chunk.frames < self._chunk).any())
-            pieces, carry = self._devices.run(streams, ending)(carry, chunk.parts, chunk.frames)
-            for member, frames in zip(members, chunk.frames, strict=False):
+            ending = bool((counts < self._chunk).any())
+            pieces, carry = self._run(streams, ending)(carry, arrays, counts)
+            for member, frames in zip(members, counts, strict=False):
                 member.ended = member.ended or frames < self._chunk
             # One chunk is judged while the next is computed; waiting for older chunks bounds memory.
             while len(pending) > 1:
@@ -141,6 +150,10 @@ class Evaluator:
             pending.append(self._judge.submit(_distribute, members, active, pieces))
         for future in pending:
             future.result()
+
+
+def _joined(batches: Iterable[Future[list[Row]]]) -> list[Row]:
+    return [row for batch in batches for row in batch.result()]
 
 
 def _rows(members: Sequence[UnitMember]) -> list[Row]:
@@ -193,11 +206,6 @@ class Unit:
     #: The batch size. Streams without a recording stay empty, because another batch size would compile again.
     streams: int
 
-    def batches(self) -> Iterator[list[tuple[Item, int]]]:
-        """Yield the recordings that are computed together, with their lengths."""
-        members = list(zip(self.items, self.lengths, strict=True))
-        return (members[first : first + self.streams] for first in range(0, len(members), self.streams))
-
     @property
     def seconds(self) -> float:
         """The total length of the recordings."""
@@ -207,7 +215,8 @@ class Unit:
 class Units(Sequence[Unit]):
     """The units of a corpus, longest recordings first, made on demand.
 
-    ``lengths`` are frames, ``int64[recordings]``; recordings with a negative length are left out.
+    ``lengths`` are frames, ``int64[recordings]``; recordings with a negative length are left out. ``seconds`` is the
+    total length of all recordings.
     """
 
     def __init__(self, corpus: Sequence[Item], lengths: np.ndarray, rate: int, batch: int):
@@ -216,148 +225,85 @@ class Units(Sequence[Unit]):
         self._order = order[lengths[order] >= 0]
         count = len(self._order)
         self._streams = batch if count > batch else min(batch, 1 << max(count - 1, 0).bit_length())
+        self.seconds = int(lengths[self._order].sum()) / rate
         #: The number of recordings in a unit: a batch, or in a large corpus several batches.
         self._size = batch * max(1, -(-count // (batch * MOST)))
 
     def __len__(self) -> int:
         return -(-len(self._order) // self._size)
 
-    @overload
-    def __getitem__(self, index: int) -> Unit: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Unit]: ...
-    def __getitem__(self, index: int | slice) -> Unit | list[Unit]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
         number = range(len(self))[index]
-        members = self._order[number * self._size : (number + 1) * self._size].tolist()
-        return Unit(
-            number,
-            tuple(members),
-            tuple(self._corpus[member] for member in members),
-            tuple(self._lengths[members].tolist()),
-            self._rate,
-            self._streams,
-        )
-
-    @property
-    def seconds(self) -> float:
-        """The total length of all recordings."""
-        return int(self._lengths[self._order].sum()) / self._rate
+        places = self._order[number * self._size : (number + 1) * self._size].tolist()
+        items, lengths = (self._corpus[place] for place in places), self._lengths[places].tolist()
+        return Unit(number, tuple(places), tuple(items), tuple(lengths), self._rate, self._streams)
 
 
-@dataclass(frozen=True)
-class UnitChunk:
-    """A chunk of a unit: the same frames of all recordings.
-
-    ``parts`` are ``[streams, before + chunk, ...]`` by array. ``frames``, ``int32[streams]``, count the frames of each
-    stream, flushing zeros included. ``errors`` maps indices of unreadable recordings to reasons.
-    """
-
-    parts: dict[str, np.ndarray]
-    frames: np.ndarray
-    errors: dict[int, str]
+#: The arrays of a chunk ``[streams, before + chunk, ...]`` by name, the number of frames of each stream in the chunk,
+#: ``int32[streams]``, flushing zeros included, and reasons by the indices of unreadable recordings.
+Chunk = tuple[dict[str, np.ndarray], np.ndarray, dict[int, str]]
 
 
-class ChunkSource:
-    """The chunks of a unit by index: a data source for Grain.
+def read_chunk(members: Sequence[UnitMember], streams: int, size: int, before: int, index: int) -> Chunk:
+    """Read a chunk: the same ``size`` frames of all recordings, after ``before`` frames of the past."""
+    start = int(index) * size
 
-    ``chunk`` and ``before`` are new and past frames in each chunk.
-    """
+    def read(member: UnitMember) -> Mapping[str, np.ndarray] | str | None:
+        if start - before >= member.recording.length:
+            return None
+        try:
+            return member.recording.part(start - before, start + size)
+        except InputError as error:
+            return str(error)
 
-    def __init__(self, streams: int, members: Sequence[UnitMember], chunk: int, before: int):
-        self._streams, self._members, self._chunk, self._before = streams, members, chunk, before
-
-    def __len__(self) -> int:
-        # A stream that ends exactly with a chunk is flushed in the next chunk.
-        return max(member.frames for member in self._members) // self._chunk + 1
-
-    def __getitem__(self, index: Any) -> UnitChunk:
-        start = int(index) * self._chunk
-
-        def read(member: UnitMember) -> Mapping[str, np.ndarray] | str | None:
-            if start - self._before >= member.recording.length:
-                return None
-            try:
-                return member.recording.part(start - self._before, start + self._chunk)
-            except InputError as error:
-                return str(error)
-
-        results = at_once(read, self._members, [member.item.path for member in self._members])
-        errors = {place: result for place, result in enumerate(results) if isinstance(result, str)}
-        parts = [None if isinstance(result, str) else result for result in results]
-        frames = np.zeros(self._streams, np.int32)
-        left = np.array([member.frames for member in self._members]) - start
-        frames[: len(left)] = np.clip(left, 0, self._chunk)
-        # Streams without a part are zeros.
-        template = next((part for part in parts if part is not None), None)
-        if template is None:
-            template = self._members[0].recording.part(-self._before - self._chunk, 0)
-        parts += [None] * (self._streams - len(parts))
-        stacked = {
-            name: np.stack([np.zeros_like(array) if part is None else part[name] for part in parts])
-            for name, array in template.items()
-        }
-        return UnitChunk(stacked, frames, errors)
+    results = at_once(read, members, [member.item.path for member in members])
+    errors = {place: result for place, result in enumerate(results) if isinstance(result, str)}
+    parts = [None if isinstance(result, str) else result for result in results]
+    counts = np.zeros(streams, np.int32)
+    counts[: len(members)] = np.clip(np.array([member.frames for member in members]) - start, 0, size)
+    # Streams without a part are zeros.
+    template = next((part for part in parts if part is not None), None) or members[0].recording.part(-before - size, 0)
+    parts += [None] * (streams - len(parts))
+    arrays = {
+        name: np.stack([np.zeros_like(array) if part is None else part[name] for part in parts])
+        for name, array in template.items()
+    }
+    return arrays, counts, errors
 
 
-def prefetched(source: ChunkSource) -> Iterator[UnitChunk]:
-    """Yield chunks in order, read ahead."""
+def prefetched(read: Callable[[int], Chunk], count: int) -> Iterator[Chunk]:
+    """Yield ``count`` chunks in order, read ahead."""
     with optional_package("grain", "evaluating a corpus", "evaluate"):
         import grain
-    options = grain.ReadOptions(num_threads=min(THREADS, len(source)), prefetch_buffer_size=PREFETCH)
-    return iter(grain.MapDataset.source(source).to_iter_dataset(options))
+    options = grain.ReadOptions(num_threads=min(THREADS, count), prefetch_buffer_size=PREFETCH)
+    return iter(grain.MapDataset.range(count).map(read).to_iter_dataset(options))
 
 
-Run = Callable[..., tuple[Any, Any]]
+def sharded(system: System, streams: int, ending: bool) -> Callable[..., tuple[Any, Any]]:
+    """Return ``(carry, arrays, counts) -> (pieces, carry)``, with a batch that is sharded over all devices.
 
+    Fewer than two streams per device run on one device.
+    """
+    run, devices = functools.partial(system.run, ending=ending), jax.local_devices()
+    if len(devices) == 1 or streams % len(devices) or streams < 2 * len(devices):
+        return run
 
-class Devices:
-    """All devices of this process; a batch is sharded over the devices."""
+    def spec(one: Any, more: Any) -> PartitionSpec:
+        # The batch axis of an array of the carry is the axis that grows with the batch.
+        axis = next((a for a, (x, y) in enumerate(zip(one.shape, more.shape, strict=True)) if x != y), None)
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "streams")
 
-    def __init__(self, system: System, batch: int):
-        self._system = system
-        # A cache per instance: a cache of the class would keep every system alive.
-        self.run = functools.cache(self._run)
-        self.devices = jax.local_devices()
-        if batch % len(self.devices):
-            raise InputError(
-                f"a batch of {batch} cannot be sharded evenly over {len(self.devices)} devices: take a multiple of "
-                f"{len(self.devices)}"
-            )
+    by_stream = PartitionSpec("streams")
+    carry = jax.tree.map(spec, *(jax.eval_shape(functools.partial(system.start, size * streams)) for size in (1, 2)))
+    mesh, specs = Mesh(np.array(devices), ("streams",)), (carry, by_stream, by_stream)
+    compiled = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(by_stream, carry), check_vma=False))
 
-    def _run(self, streams: int, ending: bool) -> Run:
-        """Return ``(carry, parts, frames) -> (pieces, carry)``; fewer than two streams per device run on one device."""
-        run = functools.partial(self._system.run, ending=ending)
-        count = len(self.devices)
-        if count == 1 or streams % count or streams < 2 * count:
-            return run
-        sharded = PartitionSpec("streams")
-        carry = self._carry_axes(streams)
-        compiled = jax.jit(
-            jax.shard_map(
-                run,
-                mesh=Mesh(np.array(self.devices), ("streams",)),
-                in_specs=(carry, sharded, sharded),
-                out_specs=(sharded, carry),
-                check_vma=False,
-            )
-        )
+    def call(carry: Any, arrays: Mapping[str, Any], counts: Any) -> tuple[Any, Any]:
+        # Under jit, 64-bit integers stay 64-bit only with exact types.
+        is_wide = any(array.dtype.kind in "iu" and array.dtype.itemsize == 8 for array in arrays.values())
+        with exact_types() if is_wide else contextlib.nullcontext():
+            return compiled(carry, arrays, counts)
 
-        def sharded_run(carry: Any, parts: Mapping[str, Any], frames: Any) -> tuple[Any, Any]:
-            # Under jit, 64-bit integers stay 64-bit only with exact types.
-            is_wide = any(part.dtype.kind in "iu" and part.dtype.itemsize == 8 for part in parts.values())
-            with exact_types() if is_wide else contextlib.nullcontext():
-                return compiled(carry, parts, frames)
-
-        return sharded_run
-
-    def _carry_axes(self, streams: int) -> Any:
-        """Return the sharding of each carry array: the batch axis is the axis that grows with the batch."""
-
-        def spec(one: Any, more: Any) -> PartitionSpec:
-            axis = next((a for a, (x, y) in enumerate(zip(one.shape, more.shape, strict=True)) if x != y), None)
-            return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "streams")
-
-        shapes = [jax.eval_shape(functools.partial(self._system.start, size)) for size in (streams, 2 * streams)]
-        return jax.tree.map(spec, *shapes)
+    return call

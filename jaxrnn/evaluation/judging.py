@@ -19,10 +19,9 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Metric, NoValueError, frame_rate, output_of
 from jaxrnn.evaluation.metrics.counts import Segments
-from jaxrnn.evaluation.parts import row_of
+from jaxrnn.evaluation.parts import Row, row_of
 from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
-from jaxrnn.evaluation.tables import Row
 
 
 class UnitMember:
@@ -40,41 +39,32 @@ class UnitMember:
         metrics: Sequence[Metric],
         outputs: Location | None,
     ):
-        self.item, self.recording, self.outputs, self._system = item, recording, outputs, system
+        self.item, self.recording, self.outputs, self._rate = item, recording, outputs, system.rate
         self.frames = system.padded(recording.length)
         self.ended = False
         self.error: str | None = None
-        self._judge = Judge(metrics, recording, reference, system)
+        self._judges = {name: JudgedOutput(name, recording, reference, system, metrics) for name in system.delay}
+        self._metrics = [(metric, self._judges[output_of(metric, system)]) for metric in metrics]
         self._writers: dict[str, OutputWriter] = {}
-        self._position: dict[str, int] = {}
 
     def add(self, pieces: Mapping[str, tuple[np.ndarray, int]]) -> None:
         """Add the outputs of a chunk: a dict of ``[frames, ...]`` and the number of valid frames."""
         for name, (values, count) in pieces.items():
-            if self.error is None:
-                self._add(name, values[:count])
-
-    def _add(self, name: str, values: np.ndarray) -> None:
-        position = self._position.get(name, -self._system.delay[name])
-        self._position[name] = position + len(values)
-        expected = self._system.expected(name, self.recording.length)
-        stop = len(values) if expected is None else max(0, min(len(values), expected - position))
-        start = min(max(0, -position), stop)
-        values, first = values[start:stop], max(position, 0)
-        if not len(values):
-            return
-        if self.outputs is not None:
-            if name not in self._writers:
-                is_sound = values.ndim == 1 and self._system.per_frame[name] == 1
-                is_sound = is_sound and jnp.issubdtype(values.dtype, jnp.floating)
-                prefix = f".{name}" if len(self._system.delay) > 1 else ""
-                file = f"{self.item.id}{prefix}{'.wav' if is_sound else '.npy'}"
-                self._writers[name] = OutputWriter(self.outputs, file, self._system.rate)
-            self._writers[name].add(values)
-        try:
-            self._judge.take(name, values, first)
-        except InputError as error:
-            self.fail(str(error))
+            judge = self._judges[name]
+            values, first = judge.aligned(values[:count])
+            if self.error is not None or not len(values):
+                continue
+            if self.outputs is not None:
+                if name not in self._writers:
+                    is_sound = values.ndim == 1 and judge.is_sound and jnp.issubdtype(values.dtype, jnp.floating)
+                    prefix = f".{name}" if len(self._judges) > 1 else ""
+                    file = f"{self.item.id}{prefix}{'.wav' if is_sound else '.npy'}"
+                    self._writers[name] = OutputWriter(self.outputs, file, self._rate)
+                self._writers[name].add(values)
+            try:
+                judge.take(values, first)
+            except InputError as error:
+                self.fail(str(error))
 
     def fail(self, reason: str) -> None:
         """End with an error, which becomes the row of the recording."""
@@ -87,64 +77,86 @@ class UnitMember:
             writer.discard()
 
     def row(self) -> Row:
-        """Finish the files, and return the row of the recording."""
-        if self.error is None:
-            for writer in self._writers.values():
-                writer.finish()
-        values = self._judge.row() if self.error is None else {}
-        return row_of(self.item, self.recording.length / self._system.rate, self.error) | values
+        """Finish the files, and return the row: values by column, None if missing, counts, and notes with reasons."""
+        row = row_of(self.item, self.recording.length / self._rate, self.error)
+        if self.error is not None:
+            return row
+        for writer in self._writers.values():
+            writer.finish()
+        lengths = dict.fromkeys(judge.compare_lengths() for judge in self._judges.values())
+        # Each reason once, with its metrics in order.
+        reasons: dict[str, list[str]] = {note: [] for note in ["; ".join(filter(None, lengths))] if note}
+        for metric, judge in self._metrics:
+            values, reason = judge.result(metric)
+            if not (metric.by_key and values):
+                row |= dict.fromkeys(column.name for column in metric.columns)
+            row |= values
+            if reason is not None:
+                reasons.setdefault(reason, []).append(metric.name)
+        notes = [f"{', '.join(names)}: {note}".removeprefix(": ") for note, names in reasons.items()]
+        return row | {"notes": "; ".join(notes) or None}
 
 
 #: Frames, or share of frames, by which a reference may be shorter than the output, and labels also longer.
 TOLERANCE_FRAMES, TOLERANCE = 2, 0.02
 
 
-class Judge:
-    """All metrics of a recording. A metric that fails does not affect other metrics."""
+class JudgedOutput:
+    """An output of a recording: aligned with the recording, and judged by the metrics of this output.
+
+    A metric that fails does not affect other metrics. ``is_sound`` is True for an output with a frame for each frame of
+    the recording.
+    """
 
     def __init__(
         self,
-        metrics: Sequence[Metric],
+        name: str,
         recording: Recording,
         reference: Recording | Segments | None,
         system: System,
+        metrics: Sequence[Metric],
     ):
-        self._metrics, self._recording, self._reference, self._system = metrics, recording, reference, system
-        self._outputs = {metric.name: output_of(metric, system) for metric in metrics}
+        self.is_sound = system.per_frame[name] == 1
+        self._name, self._recording, self._reference, self._rate = name, recording, reference, frame_rate(system, name)
+        self._position, self._expected = -system.delay[name], system.expected(name, recording.length)
+        self._frames = 0
+        metrics = [metric for metric in metrics if output_of(metric, system) == name]
+        self._compared = [metric for metric in metrics if metric.needs_reference]
         self._open = {
-            metric.name: metric.start(frame_rate(system, self._outputs[metric.name]))
+            metric.name: (metric, metric.start(self._rate))
             for metric in metrics
             if reference is not None or not metric.needs_reference
         }
         self._notes: dict[str, str] = {}
-        self._frames: dict[str, int] = {}
 
-    def take(self, output: str, values: np.ndarray, first: int) -> None:
-        """Judge frames ``[frames, ...]`` of an output, beginning with frame number ``first``."""
-        self._frames[output] = first + len(values)
-        judging = [
-            metric for metric in self._metrics if metric.name in self._open and self._outputs[metric.name] == output
-        ]
-        if not judging:
-            return
-        reference = self._part(output, first, len(values))
+    def aligned(self, values: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return those of the next frames that belong to the recording, and the number of the first."""
+        begin, self._position = self._position, self._position + len(values)
+        stop = len(values) if self._expected is None else max(0, min(len(values), self._expected - begin))
+        return values[min(max(0, -begin), stop) : stop], max(begin, 0)
+
+    def take(self, values: np.ndarray, first: int) -> None:
+        """Judge frames ``[frames, ...]``, beginning with frame number ``first``."""
+        self._frames = first + len(values)
+        judging = list(self._open.values())
+        reference = self._part(first, self._frames) if judging else None
         source = None
-        if any(metric.needs_source for metric in judging):
-            source = _array(self._recording.part(first, first + len(values)), output)
-        for metric in judging:
+        if any(metric.needs_source for metric, _ in judging):
+            source = _array(self._recording.part(first, self._frames), self._name)
+        for metric, accumulator in judging:
             # Frames after the end of the reference are not judged.
             count = len(values) if reference is None or not metric.needs_reference else len(reference)
             if count:
                 recorded = None if source is None else source[:count]
-                self._guarded(metric, self._open[metric.name].add, values[:count], reference, recorded)
+                self._guarded(metric, accumulator.add, values[:count], reference, recorded)
 
-    def _part(self, output: str, first: int, count: int) -> np.ndarray | None:
+    def _part(self, first: int, end: int) -> np.ndarray | None:
         if self._reference is None:
             return None
         if isinstance(self._reference, Segments):
-            return self._reference.labels(first, first + count, frame_rate(self._system, output))
-        stop = min(first + count, self._reference.length)
-        return _array(self._reference.part(min(first, stop), stop), output)
+            return self._reference.labels(first, end, self._rate)
+        stop = min(end, self._reference.length)
+        return _array(self._reference.part(min(first, stop), stop), self._name)
 
     def _guarded(self, metric: Metric, call: Callable[..., Any], *frames: Any) -> Any:
         """Return the result of a call; an error ends the metric for this recording."""
@@ -160,52 +172,35 @@ class Judge:
         self._notes[metric.name] = reason
         self._open.pop(metric.name, None)
 
-    def _compare_lengths(self) -> None:
-        """Note references that differ in length from the output, and end metrics that cannot be judged."""
-        if self._reference is None or isinstance(self._reference, Segments):
-            return
-        for output, frames in self._frames.items():
-            judging = [
-                metric for metric in self._metrics if metric.needs_reference and self._outputs[metric.name] == output
-            ]
-            length = self._reference.length
-            if not judging or abs(length - frames) <= 1:
-                continue
-            note = f"the reference has {length} frames, the output {frames}"
-            labels, allowed = self._system.per_frame[output] != 1, max(TOLERANCE_FRAMES, TOLERANCE * frames)
-            if frames - length > allowed or (labels and length - frames > allowed):
-                needed = f"labels need its {frame_rate(self._system, output):g} a second"
-                for metric in judging:
-                    self._end(metric, f"{note}: {needed if labels else 'it is too short to judge by'}")
-            else:
-                notes = [self._notes.get(""), f"{note}; judged are the first {min(length, frames)}"]
-                self._notes[""] = "; ".join(dict.fromkeys(filter(None, notes)))
-
-    def _plain(self, metric: Metric, key: str, value: Any) -> Any:
-        """Return a number as float, NaN as None, and counts unchanged; note other values."""
-        if isinstance(value, int | float | np.number):
-            return None if math.isnan(value) else float(value)
-        if value is not None and (metric.pool is None or key != metric.pool.key):
-            self._notes[metric.name] = f"TypeError: {key} must be a number, not {type(value).__name__}"
+    def compare_lengths(self) -> str | None:
+        """End the metrics that cannot be judged by a reference of another length, or return a note on the length."""
+        if not self._compared or not self._frames or self._reference is None or isinstance(self._reference, Segments):
             return None
-        return value
+        length, frames = self._reference.length, self._frames
+        if abs(length - frames) <= 1:
+            return None
+        note = f"the reference has {length} frames, the output {frames}"
+        allowed = max(TOLERANCE_FRAMES, TOLERANCE * frames)
+        if frames - length <= allowed and (self.is_sound or length - frames <= allowed):
+            return f"{note}; judged are the first {min(length, frames)}"
+        needed = "it is too short to judge by" if self.is_sound else f"labels need its {self._rate:g} a second"
+        for metric in self._compared:
+            self._end(metric, f"{note}: {needed}")
+        return None
 
-    def row(self) -> Row:
-        """Return values by column, None if missing, counts, and ``notes``, the reasons for missing values."""
-        self._compare_lengths()
+    def result(self, metric: Metric) -> tuple[Row, str | None]:
+        """Return the values of a metric by column, NaN as None, counts unchanged; and the reason for missing values."""
+        values = self._guarded(metric, self._open[metric.name][1].result) if metric.name in self._open else None
         row: Row = {}
-        for metric in self._metrics:
-            values = self._guarded(metric, self._open[metric.name].result) if metric.name in self._open else None
-            if not (metric.by_key and values):
-                row |= dict.fromkeys(column.name for column in metric.columns)
-            row |= {key: self._plain(metric, key, value) for key, value in (values or {}).items()}
-        # Each reason once, with its metrics in order.
-        reasons: dict[str, list[str]] = {}
-        for name in ["", *(metric.name for metric in self._metrics)]:
-            if name in self._notes:
-                reasons.setdefault(self._notes[name], []).append(name)
-        notes = [f"{', '.join(names)}: {note}".removeprefix(": ") for note, names in reasons.items()]
-        return {"notes": "; ".join(notes) or None, **row}
+        for key, value in (values or {}).items():
+            if isinstance(value, int | float | np.number):
+                row[key] = None if math.isnan(value) else float(value)
+            elif value is None or (metric.pool is not None and key == metric.pool.key):
+                row[key] = value
+            else:
+                row[key] = None
+                self._notes[metric.name] = f"TypeError: {key} must be a number, not {type(value).__name__}"
+        return row, self._notes.get(metric.name)
 
 
 def _array(parts: dict[str, np.ndarray], output: str) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Parts of an evaluation: Parquet files with the rows of a unit. A unit is done if its part exists.
+"""Rows of recordings as tables, and parts of an evaluation: Parquet files with the rows of a unit.
 
-A part is a pure function of some recordings and of the facts, which the metadata of each part contain. A part is
-written aside and moved into place, so that any number of kills leaves whole parts only.
+A unit is done if its part exists. A part is a pure function of some recordings and of the facts, which the metadata of
+each part contain. A part is written aside and moved into place, so that any number of kills leaves whole parts only.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import polars as pl
+
+from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import Location, files_below, local_copy
 from jaxrnn._files.writing import in_place_of, locked
 from jaxrnn.errors import InputError, StoreError
-from jaxrnn.evaluation.corpus import Item, polars_errors
-from jaxrnn.evaluation.tables import COLUMNS, OK, Row, frame_of, load_polars, save, scan_all
+from jaxrnn.evaluation.corpus import COLUMNS, OK, PLACE, POLARS_ERRORS, Item, plain_text
 
-if TYPE_CHECKING:
-    import polars
+Row = dict[str, Any]
 
 #: The folder of parts in a folder of results, and the key of the facts in the metadata of a part.
 PARTS, FACTS = "parts", "jaxrnn"
@@ -27,6 +28,49 @@ PARTS, FACTS = "parts", "jaxrnn"
 ENVIRONMENT = "environment"
 #: Files of the finished work of jaxrnn 0.2.
 OLD = ("run.json", "units")
+
+
+def row_of(item: Item, seconds: float | None, error: str | None) -> Row:
+    """Return the first columns of a recording's row."""
+    reference = None if item.reference is None else str(item.reference)
+    values = (item.id, str(item.path), reference, seconds, OK if error is None else "error", error, None)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def frame_of(rows: Sequence[Row], places: Sequence[int], counts: Iterable[str] = ()) -> pl.DataFrame:
+    """Return rows as a table: text in `COLUMNS`, counts in the columns ``counts``, numbers in all other columns.
+
+    ``places`` are the indices of the recordings in the corpus.
+    """
+    names = [*COLUMNS, *counts, *(key for row in rows for key in row)]
+    sums = pl.Struct({"at": pl.List(pl.Int32), "counts": pl.List(pl.Int64)})
+    schema: dict[str, Any] = {PLACE: pl.Int64} | dict.fromkeys(names, pl.Float64)
+    schema |= dict.fromkeys(COLUMNS, pl.String) | {"seconds": pl.Float64} | dict.fromkeys(counts, sums)
+    texts = [{key: plain_text(value) for key, value in row.items() if isinstance(value, str)} for row in rows]
+    data = [{PLACE: place} | row | text for place, row, text in zip(places, rows, texts, strict=True)]
+    return pl.DataFrame(data, schema)
+
+
+def scan_all(paths: list[Path], first: pl.DataFrame) -> pl.LazyFrame:
+    """Return the rows of a table and of Parquet files, with the columns of all, in the order of ids."""
+    tables = [first.lazy()]
+    if paths:
+        schema: dict[str, Any] = {}
+        for path in paths:
+            schema |= pl.read_parquet_schema(path)
+        tables.append(pl.scan_parquet(paths, glob=False, schema=schema, missing_columns="insert"))
+    return pl.concat(tables, how="diagonal").sort("id", PLACE)
+
+
+def collected(table: pl.LazyFrame, *, in_blocks: bool = False) -> pl.DataFrame:
+    """Read a table of results; raise InputError for a damaged file, or a table without the columns.
+
+    ``in_blocks`` computes block by block, for a table that does not fit into memory.
+    """
+    try:
+        return table.collect(engine="streaming" if in_blocks else "auto")
+    except POLARS_ERRORS as error:
+        raise InputError(f"a table of results cannot be read: {first_line(error)}; evaluate again") from error
 
 
 @contextlib.contextmanager
@@ -38,9 +82,10 @@ def writing_to(path: Location) -> Iterator[None]:
         raise StoreError(f"{error}. Finished units are kept; run again") from error
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"{path} cannot be written, because a file is in place of the folder") from error
-    except OSError as error:
+    except (OSError, *POLARS_ERRORS) as error:  # Polars has its own errors, such as of a full disk
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise InputError(
-            f"{path} cannot be written: {error.strerror or error}. Finished units are kept; make room and run again"
+            f"{path} cannot be written: {reason}. Finished units are kept; make room and run again"
         ) from error
 
 
@@ -50,13 +95,6 @@ def write_whole(path: Location, write: Callable[[Path], Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with in_place_of(path) as unfinished:
             write(unfinished)
-
-
-def row_of(item: Item, seconds: float | None, error: str | None) -> Row:
-    """Return the first columns of a recording's row."""
-    reference = None if item.reference is None else str(item.reference)
-    values = (item.id, str(item.path), reference, seconds, OK if error is None else "error", error, None)
-    return dict(zip(COLUMNS, values, strict=True))
 
 
 def check_format(folder: Location) -> None:
@@ -126,42 +164,32 @@ class Parts:
         """Return the indices of the finished units."""
         return set(self._finished)
 
-    def finish(self, unit: int, places: Sequence[int], rows: Sequence[Row], counts: Iterable[str] = ()) -> None:
-        """Write the part of a unit, inside of `writing`.
-
-        ``places`` are the indices of the recordings in the corpus; ``counts`` are the names of columns of counts.
-        """
+    def finish(self, unit: int, rows: pl.DataFrame) -> None:
+        """Write the part of a unit, inside of `writing`."""
         facts = json.dumps({**self._facts, ENVIRONMENT: self.environment}, sort_keys=True)
-        path, frame = self.folder / PARTS / f"{unit:06d}.parquet", frame_of(rows, places, counts)
+        path = self.folder / PARTS / f"{unit:06d}.parquet"
         local = self._local / path.name
-
-        def write(file: Path) -> None:
-            save(lambda target: frame.write_parquet(target, metadata={FACTS: facts}), file)
-
-        write_whole(local, write)
+        write_whole(local, lambda file: rows.write_parquet(file, metadata={FACTS: facts}))
         if local != path:
             with writing_to(path):
                 path.put(local)  # pyright: ignore[reportAttributeAccessIssue]
         self._finished[unit] = local
 
-    def scan(self, others: Sequence[tuple[int, Row]] = ()) -> polars.LazyFrame:
-        """Return the rows of all parts and of other recordings, given with their indices, in the order of ids."""
-        places, rows = [place for place, _ in others], [row for _, row in others]
-        return scan_all(sorted(self._finished.values()), frame_of(rows, places))
+    def scan(self, others: pl.DataFrame | None = None) -> pl.LazyFrame:
+        """Return the rows of all parts and other rows, in the order of ids."""
+        return scan_all(sorted(self._finished.values()), frame_of([], []) if others is None else others)
 
 
 def facts_of(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the parts in a folder with their facts. A file that Polars cannot read is no part."""
-    pl = load_polars()
     for path in files_below(folder, ("*.parquet",)) if folder.is_dir() else ():
-        with contextlib.suppress(*polars_errors(), OSError):
+        with contextlib.suppress(*POLARS_ERRORS, OSError):
             if (text := pl.read_parquet_metadata(path).get(FACTS)) is not None and path.stem.isdecimal():
                 yield path, text
 
 
-def scan_counts(folder: Location, names: Sequence[str]) -> polars.LazyFrame | None:
+def scan_counts(folder: Location, names: Sequence[str]) -> pl.LazyFrame | None:
     """Return the ids and the columns of counts of an evaluation's recordings; None if no recording has counts."""
     check_format(folder)
     paths = [path for path, _ in facts_of(local_copy(folder / PARTS))]
-    scan = scan_all(paths, frame_of([], [], names))
-    return scan.select("id", *names) if paths else None
+    return scan_all(paths, frame_of([], [], names)).select("id", *names) if paths else None

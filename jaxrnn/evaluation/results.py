@@ -11,36 +11,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import Location, location
+from jaxrnn._files.stores import Location, local_copy, location
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
-from jaxrnn.evaluation.corpus import Item, polars_errors
+from jaxrnn.evaluation.corpus import COLUMNS, PLACE, POLARS_ERRORS, Item, extra_columns
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
-from jaxrnn.evaluation.parts import scan_counts, write_whole
+from jaxrnn.evaluation.parts import Row, collected, scan_counts, write_whole
 from jaxrnn.evaluation.summary import check_slices, summary_of
-from jaxrnn.evaluation.tables import (
-    BLOCK,
-    COLUMNS,
-    PLACE,
-    Row,
-    collected,
-    extra_columns,
-    load_polars,
-    read_table,
-    save,
-)
 from jaxrnn.steps.schemas import check, is_flag, is_size, is_text, or_none
-
-if TYPE_CHECKING:
-    import polars
 
 #: The files in a folder of results, and the folder of outputs in it.
 TABLE, DOCUMENT, OUTPUTS = "results.parquet", "results.json", "outputs"
+
+#: Rows in a group of a Parquet file.
+BLOCK = 100_000
 
 #: The version of the document.
 FORMAT = 1
@@ -86,18 +76,18 @@ class Results:
     """
 
     name: str
-    scan: polars.LazyFrame = field(repr=False)
+    scan: pl.LazyFrame = field(repr=False)
     document: Mapping[str, Any] = field(repr=False)
     pools: Mapping[str, Pool] = field(default_factory=dict, repr=False)
-    counted: polars.LazyFrame | None = field(default=None, repr=False)
+    counted: pl.LazyFrame | None = field(default=None, repr=False)
     outputs: Location | None = None
 
     @cached_property
-    def table(self) -> polars.DataFrame:
+    def table(self) -> pl.DataFrame:
         """The table in memory."""
         return collected(self.scan)
 
-    def column(self, name: str) -> polars.Series:
+    def column(self, name: str) -> pl.Series:
         """Return a column of the table."""
         return collected(self.scan.select(name))[name]
 
@@ -119,12 +109,9 @@ class Results:
         if self.outputs is None:
             return "Outputs were not kept."
         paths = [self.outputs / f"{name}.wav", self.outputs / f"{name}.{AUDIO}.wav"]
-        return next((path for path in paths if _is_file(path)), paths[0])
-
-
-def _is_file(path: Location) -> bool:
-    # Unlike Path.is_file, os.path takes names that are too long for any file.
-    return os.path.isfile(path) if isinstance(path, Path) else path.is_file()
+        # Unlike Path.is_file, os.path takes names that are too long for any file.
+        are = [os.path.isfile(path) if isinstance(path, Path) else path.is_file() for path in paths]
+        return paths[are.index(True)] if any(are) else paths[0]
 
 
 def document_columns(metric: Mapping[str, Any]) -> list[Column]:
@@ -134,26 +121,18 @@ def document_columns(metric: Mapping[str, Any]) -> list[Column]:
 
 def results_of(
     name: str,
-    scan: polars.LazyFrame,
+    scan: pl.LazyFrame,
     corpus: Sequence[Item],
     metrics: Sequence[Metric],
     *,
     slices: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     outputs: Location | None = None,
-    path: Location | None = None,
 ) -> Results:
-    """Make results of the rows of parts.
-
-    With ``path``, the table is written there, and never in memory as a whole. ``facts`` leave out times, which differ
-    from run to run.
-    """
+    """Make results of the rows of parts. ``facts`` leave out times, which differ from run to run."""
     pools = {metric.name: metric.pool for metric in metrics if metric.pool is not None}
     columns = {metric.name: columns_in(scan, metric) for metric in metrics}
     table = _joined(scan, corpus, metrics, [column.name for each in columns.values() for column in each])
-    if path is not None:
-        write_whole(path, lambda file: save(functools.partial(table.sink_parquet, row_group_size=BLOCK), file))
-        table = read_table(path)
     check_slices(slices, table.collect_schema().names())
     keys = [pool.key for pool in pools.values() if pool.key in scan.collect_schema()]
     counted = scan.select("id", *keys) if keys else None
@@ -164,7 +143,7 @@ def results_of(
     return Results(name, table, _plain(document), pools, counted, outputs)
 
 
-def columns_in(scan: polars.LazyFrame, metric: Metric) -> tuple[Column, ...]:
+def columns_in(scan: pl.LazyFrame, metric: Metric) -> tuple[Column, ...]:
     """Return the columns of a metric: declared columns, or the columns that a function of the user has named."""
     names = scan.collect_schema().names()
     if not metric.by_key or (metric.name in names and collected(scan.select(metric.name).drop_nulls().head(1)).height):
@@ -174,10 +153,10 @@ def columns_in(scan: polars.LazyFrame, metric: Metric) -> tuple[Column, ...]:
 
 
 def _joined(
-    scan: polars.LazyFrame, corpus: Sequence[Item], metrics: Sequence[Metric], measured: Sequence[str]
-) -> polars.LazyFrame:
+    scan: pl.LazyFrame, corpus: Sequence[Item], metrics: Sequence[Metric], measured: Sequence[str]
+) -> pl.LazyFrame:
     """Return the table of results: common columns, further columns of the corpus, and columns of metrics."""
-    pl, extra = load_polars(), extra_columns(corpus)
+    extra = extra_columns(corpus)
     scan = scan.with_columns(
         **{name: pl.lit(None, pl.Float64) for name in measured if name not in scan.collect_schema()}
     )
@@ -214,14 +193,15 @@ def write_results(folder: Location, results: Results) -> None:
     Raises:
         InputError: the disk is full, or the folder cannot be written.
     """
-    write_whole(folder / TABLE, functools.partial(save, results.table.write_parquet))
-    write_document(folder, results)
-
-
-def write_document(folder: Location, results: Results) -> None:
-    """Write ``results.json``, whole or not at all."""
+    # The table is never in memory as a whole.
+    write_whole(folder / TABLE, functools.partial(results.scan.sink_parquet, row_group_size=BLOCK))
     text = json.dumps(results.document, indent=1, allow_nan=False)
     write_whole(folder / DOCUMENT, lambda file: file.write_text(text, encoding="ascii"))
+
+
+def read_table(folder: Location) -> pl.LazyFrame:
+    """Scan the table in a results folder; columns are read on demand."""
+    return pl.scan_parquet(local_copy(folder / TABLE), glob=False)
 
 
 def read_results(folder: Location | str) -> Results:
@@ -239,7 +219,7 @@ def read_results(folder: Location | str) -> Results:
         if not (folder / name).exists():
             raise InputError(f"{folder} holds no results: there is no {name} in it")
     try:
-        scan = read_table(folder / TABLE)
+        scan = read_table(folder)
         document = json.loads((folder / DOCUMENT).read_text())
         _check_document(document, scan.collect_schema())
         pools = {}
@@ -248,7 +228,7 @@ def read_results(folder: Location | str) -> Results:
                 options = {key: value for key, value in metric.items() if key not in ("name", "kind", "columns")}
                 if (pool := METRICS[kind](called=metric["name"], **options).pool) is not None:
                     pools[metric["name"]] = pool
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, *polars_errors()) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, *POLARS_ERRORS) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
     outputs = folder / OUTPUTS
     counted = scan_counts(folder, [pool.key for pool in pools.values()]) if pools else None
@@ -260,10 +240,10 @@ def _check_document(document: Any, types: Mapping[str, Any]) -> None:
     check(document, _DOCUMENT, "")
     measured = [column.name for metric in document["metrics"] for column in document_columns(metric)]
     for name, is_right in {
-        **dict.fromkeys(("id", "path", "reference", "error", "notes"), lambda kind: not kind.is_nested()),
+        **dict.fromkeys(("id", "path", "reference", "status", "error", "notes"), lambda kind: not kind.is_nested()),
         **dict.fromkeys(("seconds", *measured), lambda kind: kind.is_numeric()),
     }.items():
-        if name not in types or not (is_right(types[name]) or types[name].is_(load_polars().Null)):
+        if name not in types or not (is_right(types[name]) or types[name].is_(pl.Null)):
             raise ValueError(f"the table has no column {name!r} of the type that it needs")
     check(document["slices"], {name: [{**_PART, "label": is_text}] for name in document["slices"]}, "slices")
     for part in (document, *(part for parts in document["slices"].values() for part in parts)):

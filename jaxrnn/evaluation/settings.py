@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -14,12 +13,12 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
-from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of, conclude
+from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
-from jaxrnn.evaluation.offline import Offline
-from jaxrnn.evaluation.results import OUTPUTS, Results
-from jaxrnn.evaluation.systems import MAX_RATE, System, chunk_frames
+from jaxrnn.evaluation.recordings import MAX_RATE
+from jaxrnn.evaluation.results import OUTPUTS
+from jaxrnn.evaluation.systems import Offline, System, chunk_frames
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
@@ -165,20 +164,7 @@ class EvaluationSettings(Settings):
 File = SettingsFile[EvaluationSettings]
 
 
-@dataclass(frozen=True)
-class PreparedEvaluation:
-    """An evaluation that is ready to run, and the content of its settings file."""
-
-    settings: EvaluationSettings
-    evaluation: Evaluation
-
-    def conclude(self, times: Mapping[str, Any], baseline: Results | None = None) -> Results:
-        """Write the tables and the report, as `jaxrnn.evaluation.evaluation.conclude` does."""
-        page = self.settings.model_dump(include={"slices", "title", "main", "examples"})
-        return conclude(self.evaluation, times, baseline=baseline, **page)
-
-
-def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> PreparedEvaluation:
+def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> Evaluation:
     """Read a settings file, and load its models and metrics.
 
     ``overrides`` replace values of the file. ``workers`` sets the number and the place of workers, and the file sets
@@ -200,19 +186,9 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     # A user's own functions are identified by their entries in the file.
     written = settings.model_dump(mode="json", include={"metrics": True, "system": {"function", "arguments"}})
     pool = None if workers is None else WorkerPool(resources, functools.partial(_evaluator, file))
+    same = settings.model_dump(include={"batch", "chunk", "keep", "slices", "title", "main", "examples"})
     with file.at():
-        evaluation = Evaluation(
-            system,
-            corpus,
-            metrics,
-            settings.out,
-            facts={"settings": written},
-            batch=settings.batch,
-            chunk=settings.chunk,
-            keep=settings.keep,
-            computing=pool,
-        )
-    return PreparedEvaluation(settings, evaluation)
+        return Evaluation(system, corpus, metrics, settings.out, facts={"settings": written}, computing=pool, **same)
 
 
 def _evaluator(file: File) -> Evaluator:

@@ -5,79 +5,70 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import polars as pl
 from scipy import stats
 
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics import Pool
 from jaxrnn.evaluation.metrics.protocol import UNPROCESSED
-from jaxrnn.evaluation.tables import BLOCK, collected, load_polars
-
-if TYPE_CHECKING:
-    import polars
+from jaxrnn.evaluation.parts import collected
 
 
 def summary_of(
-    scan: polars.LazyFrame,
-    counted: polars.LazyFrame | None,
+    scan: pl.LazyFrame,
+    counted: pl.LazyFrame | None,
     measured: Sequence[str],
     pools: Mapping[str, Pool],
     slices: Sequence[str],
 ) -> dict[str, Any]:
     """Return the parts of a `Results` document that summarise the rows.
 
-    ``counted`` are the ids of recordings and their counts, in any order. Columns are read one at a time.
+    ``counted`` are the ids of recordings and their counts, in any order.
     """
-    count = collected(scan.select("id")).height
-    parts = [(None, None, np.arange(count))]
-    parts += [(name, label, places) for name in slices for label, places in slice_by(_column(scan, name)).items()]
-    summaries: list[dict[str, Any]] = [{"recordings": {"all": len(places)}, "summary": {}} for *_, places in parts]
-    for key, name in (("failed", "error"), ("noted", "notes")):
-        has = _column(scan, name).is_not_null().to_numpy()
-        for summary, (*_, places) in zip(summaries, parts, strict=True):
-            summary["recordings"][key] = int(has[places].sum())
-    seconds = _column(scan, "seconds").fill_null(0.0).to_numpy()
-    for summary, (*_, places) in zip(summaries, parts, strict=True):
-        summary["recordings"]["seconds"] = float(seconds[places].sum())
-    for name in measured:
-        values = _column(scan, name).to_numpy()
-        for summary, (*_, places) in zip(summaries, parts, strict=True):
-            summary["summary"][name] = summarise(values[places])
-        if f"{UNPROCESSED}{name}" in measured:
-            change = values - _column(scan, f"{UNPROCESSED}{name}").to_numpy()
-            for summary, (*_, places) in zip(summaries, parts, strict=True):
-                summary["summary"][name]["improvement"] = summarise(change[places])
-    corpora = [_corpora(scan, counted, pool, [places for *_, places in parts]) for pool in pools.values()]
-    for number, summary in enumerate(summaries):
-        summary["corpus"] = {name: corpus[number] for name, corpus in zip(pools, corpora, strict=True)}
+    has = {"failed": pl.col("error").is_not_null(), "noted": pl.col("notes").is_not_null()}
+    about = collected(scan.select("id", pl.col("seconds").fill_null(0.0), **has))
+    values, labels = collected(scan.select(measured)), collected(scan.select(set(slices)))
+    parts = [(None, None, np.arange(about.height))]
+    parts += [(name, label, places) for name in slices for label, places in slice_by(labels[name]).items()]
+    places = [each for *_, each in parts]
+    groups = {name: group_sums(pool, counted, about["id"], places) for name, pool in pools.items()}
+    summaries = []
+    for number, each in enumerate(places):
+        seconds, failed, noted = about[each].drop("id").get_columns()
+        summary: dict[str, Any] = {
+            "recordings": {
+                "all": len(each),
+                "failed": int(failed.sum()),
+                "noted": int(noted.sum()),
+                "seconds": float(seconds.to_numpy().sum()),
+            },
+            "summary": _statistics(values[each]) if measured else {},
+            "corpus": {name: {"values": pooled((pool, groups[name][number]))} for name, pool in pools.items()},
+        }
+        summaries.append(summary)
     whole, *sliced = summaries
+    for name, pool in pools.items():
+        whole["corpus"][name]["curve"] = {} if pool.curve is None else pool.curve(groups[name][0].sum(0))
     whole["slices"] = {
-        name: [
-            {"label": label, **summary}
-            for summary, (column, label, _) in zip(sliced, parts[1:], strict=True)
-            if column == name
-        ]
+        name: [{"label": label, **part} for part, (of, label, _) in zip(sliced, parts[1:], strict=True) if of == name]
         for name in slices
     }
     return whole
 
 
-def _column(scan: polars.LazyFrame, name: str) -> polars.Series:
-    return collected(scan.select(name))[name]
-
-
-def _corpora(
-    scan: polars.LazyFrame, counted: polars.LazyFrame | None, pool: Pool, parts: Sequence[np.ndarray]
-) -> list[dict[str, Any]]:
-    """Return the values over all rows of each part; the first part, the whole corpus, also has a curve."""
-    groups = group_sums(pool, counted, _column(scan, "id"), parts)
-    corpora: list[dict[str, Any]] = [{"values": pooled((pool, each))} for each in groups]
-    corpora[0]["curve"] = {} if pool.curve is None else pool.curve(groups[0].sum(0))
-    return corpora
+def _statistics(values: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return the statistics of each column, and of the improvement over the unprocessed recordings."""
+    arrays = {column.name: column.to_numpy() for column in values}
+    statistics = {name: summarise(array) for name, array in arrays.items()}
+    for name in arrays:
+        if (before := arrays.get(f"{UNPROCESSED}{name}")) is not None:
+            statistics[name]["improvement"] = summarise(arrays[name] - before)
+    return statistics
 
 
 #: Up to `FEW` different numbers are slices; more numbers are cut into `QUANTILES` quantiles.
@@ -87,13 +78,13 @@ FEW, QUANTILES = 8, 4
 MOST = 50
 
 
-def slice_by(column: polars.Series) -> dict[str, np.ndarray]:
+def slice_by(column: pl.Series) -> dict[str, np.ndarray]:
     """Return the row numbers of each slice of a column, ``int64[recordings]`` by label, in the order of values.
 
     Each value is a slice, but many different numbers are cut into quantiles, labelled by range. Rows with null or NaN
     are last.
     """
-    pl, numeric = load_polars(), column.dtype.is_numeric()
+    numeric = column.dtype.is_numeric()
     values = column.cast(pl.Float64).fill_nan(None) if numeric else column.cast(pl.String)
     present, known = np.flatnonzero(values.is_not_null().to_numpy()), values.drop_nulls()
     if numeric and known.n_unique() > FEW:
@@ -239,42 +230,28 @@ def summarise(values: np.ndarray) -> dict[str, Any]:
 
 
 def group_sums(
-    pool: Pool, counted: polars.LazyFrame | None, ids: polars.Series, parts: Sequence[np.ndarray]
+    pool: Pool, counted: pl.LazyFrame | None, ids: pl.Series, parts: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Return the counts of each part of a corpus, added up in groups for resampling: ``float64[groups, counts]``.
 
     Up to `ALONE` recordings are a group each. ``ids`` are sorted; ``parts`` are indices of ``ids``.
     """
-    is_counted = np.zeros(len(ids), bool)
-    for places, *_ in _counts(pool, counted, ids):
-        is_counted[places] = True
-    sums, numbers = [], np.full((len(parts), len(ids)), -1)
+    if counted is None or pool.key not in counted.collect_schema():
+        return [np.zeros((0, pool.size))] * len(parts)
+    counts = counted.drop_nulls(pool.key)
+    is_counted = ids.is_in(collected(counts.select("id"))["id"].implode()).to_numpy()
+    sums, members = [], []
     for number, part in enumerate(parts):
         chosen = part[is_counted[part]]
         count = len(chosen) if len(chosen) <= ALONE else GROUPS
-        numbers[number, chosen] = np.arange(len(chosen)) * count // max(1, len(chosen))
+        groups = np.arange(len(chosen)) * count // max(1, len(chosen))
+        members.append(pl.DataFrame({"id": ids[chosen], "part": np.full(len(chosen), number), "group": groups}))
         sums.append(np.zeros((count, pool.size)))
-    for places, sizes, at, values in _counts(pool, counted, ids):
-        for groups, group in zip(sums, np.repeat(numbers[:, places], sizes, axis=1), strict=True):
-            np.add.at(groups, (group[group >= 0], at[group >= 0]), values[group >= 0])
+    each = counts.select("id", pl.col(pool.key).struct.unnest()).join(pl.concat(members).lazy(), on="id")
+    added = each.explode("at", "counts").drop_nulls("at").group_by("part", "group", "at").agg(pl.col("counts").sum())
+    for (number,), found in collected(added, in_blocks=True).partition_by("part", as_dict=True).items():
+        sums[number][found["group"], found["at"]] = found["counts"]
     return sums
-
-
-def _counts(
-    pool: Pool, counted: polars.LazyFrame | None, ids: polars.Series
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for blocks of recordings with counts: indices in ``ids``, numbers of counts, and indices and counts."""
-    if counted is None or pool.key not in counted.collect_schema():
-        return
-    pl = load_polars()
-    known = counted.select("id", pool.key).filter(pl.col("id").is_in(ids.implode()), pl.col(pool.key).is_not_null())
-    known = collected(known) if len(ids) <= BLOCK else known
-    start = 0
-    while (block := collected(known.lazy().slice(start, BLOCK))).height:
-        counts = block[pool.key].struct
-        at, values = (counts.field(name).explode().drop_nulls().to_numpy() for name in ("at", "counts"))
-        yield ids.search_sorted(block["id"]).to_numpy(), counts.field("at").list.len().to_numpy(), at, values
-        start += BLOCK
 
 
 def pooled(*systems: tuple[Pool, np.ndarray]) -> dict[str, dict[str, float]]:

@@ -1,15 +1,36 @@
-"""The protocol of systems under evaluation, and limits of rates and sizes."""
+"""Systems under evaluation: their protocol, and steppers over batches of whole recordings."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import math
 from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import VALUE, short_repr
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError
+from jaxrnn.evaluation.recordings import SAMPLES, check_rate
+from jaxrnn.steps.recordings import scan_steps, time_axis
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepper import Bound, Stepper
+from jaxrnn.steps.stepspec import OutputSpec, StepSpec
+
+#: The largest number of frames in a chunk of all recordings of a batch: a gibibyte of sound.
+MAX_FRAMES = 2**28
+#: The largest number of samples in a frame of a chain.
+MAX_SIZE = 2**20
+
+Arrays = Mapping[str, Any]
 
 
 @short_repr
@@ -86,43 +107,6 @@ class System(Protocol):
         ...
 
 
-#: The highest sample rate; sound has up to 768,000 samples per second, including ultrasound of bats.
-MAX_RATE = 1_000_000
-#: The largest ratio of two sample rates.
-MAX_RATIO = 100
-#: The largest number of phases of a resampling filter: the larger rate over the greatest common divisor.
-MAX_PHASES = 100_000
-#: The largest number of frames in a chunk of all recordings of a batch: a gibibyte of sound.
-MAX_FRAMES = 2**28
-#: The largest number of samples in a frame of a chain.
-MAX_SIZE = 2**20
-
-
-def check_rate(rate: int, what: str) -> None:
-    """Refuse an impossible sample rate."""
-    if not 0 < rate <= MAX_RATE:
-        raise InputError(f"{what} must be from 1 to {MAX_RATE:,} samples a second, not {rate:,}")
-
-
-def resampling(rate: int, target: int) -> tuple[int, int]:
-    """Return the factors of upsampling and downsampling between two sample rates."""
-    check_rate(rate, "the sample rate")
-    check_rate(target, "the requested rate")
-    if max(rate, target) > MAX_RATIO * min(rate, target):
-        raise InputError(
-            f"the header says {rate:,} samples a second, and the requested rate is {target:,}: more than a factor of "
-            f"{MAX_RATIO}; correct the header, or resample the recording"
-        )
-    common = math.gcd(rate, target)
-    up, down = target // common, rate // common
-    if max(up, down) > MAX_PHASES:
-        raise InputError(
-            f"resampling from {rate:,} to {target:,} samples a second needs a filter of {max(up, down):,} phases, and "
-            f"at most {MAX_PHASES:,} are allowed; resample the recording to a rate with a larger common divisor"
-        )
-    return up, down
-
-
 def chunk_frames(system: System, seconds: float, batch: int) -> int:
     """Return the number of frames in a chunk of some seconds, rounded to a positive multiple of the system's."""
     rate, multiple = system.rate, system.multiple
@@ -140,3 +124,224 @@ def chunk_frames(system: System, seconds: float, batch: int) -> int:
             "chunk or batch"
         )
     return int(frames)
+
+
+class Offline:
+    """A stepper over recordings of any length, in chunks.
+
+    Outputs equal the outputs of the stepper on the whole recording. For an offline model, pass
+    ``Offline(model.stream(), model.params)``. Arrays of a recording have time first, then the shape of the input
+    without time and batch.
+
+    Args:
+        stepper: a streamed function, a compiled file, a model in steps, or a `Stepper` of your own.
+        params: the parameters; None to use the parameters of the stepper.
+        rate: samples per second, for recordings of sound.
+
+    Attributes:
+        rate: as above.
+        multiple: the pulse, which divides the number of frames of a chunk.
+        before: zero, because past frames are in the state.
+        delay: delays of the stepper's spec.
+        per_frame: rates of the stepper's spec; 1 for a model in steps.
+
+    Raises:
+        StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
+        InputError: the object is not a stepper, parameters are missing, an input has no time axis, or all outputs lack
+            a time axis.
+    """
+
+    before = 0
+
+    def __init__(self, stepper: Stepper, params: Any = None, *, rate: int = 16_000):
+        check_rate(rate, "rate")
+        self.rate = rate
+        self._network = network = BatchedStepper(stepper, params)
+        spec = network.spec
+        if spec.pulse > MAX_FRAMES:
+            raise InputError(f"a pulse has at most {MAX_FRAMES:,} frames, not {spec.pulse:,}")
+        for each in spec.inputs:
+            if time_axis(spec, each) is None:
+                raise InputError(
+                    f"{spec.label}: {each.as_input} has no time axis, and recordings have no such array; bind it, with "
+                    f"`jaxrnn.load(path, static={ {each.name: VALUE} })`, or in a function of your own"
+                )
+        timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
+        if not timed:
+            raise InputError(f"{spec.label}: no output has a frame for every frame of time")
+        self.multiple = spec.pulse
+        self.delay = {each.name: each.delay or 0 for each in timed}
+        self.per_frame = {each.name: Fraction(1) if each.rate is None else each.rate for each in timed}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The stepper, the parameters and the rate."""
+        return {"rate": self.rate, **self._network.identity}
+
+    def padded(self, frames: int) -> int:
+        """Return ``frames``: the stepper is flushed without padding."""
+        return frames
+
+    def expected(self, output: str, frames: int) -> int | None:
+        """Return None: all output frames belong to the recording."""
+        return None
+
+    def start(self, batch: int) -> Any:
+        """Return the initial state, with the batch axis first."""
+        return self._network.start(batch)
+
+    def run(
+        self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
+    ) -> tuple[dict[str, Piece], Any]:
+        """Process a chunk, and flush the streams that end in the chunk."""
+        spec, arrays = self._network.spec, {}
+        for each in spec.inputs:
+            name = SAMPLES if set(parts) == {SAMPLES} and len(spec.inputs) == 1 else each.name
+            if name not in parts:
+                raise InputError(f"{spec.label}: the recordings hold {', '.join(parts)}, but no {each.name!r}")
+            arrays[each.name] = parts[name]
+        is_wide = any(each.is_wide for each in spec.inputs)  # of 64 bits, which JAX would narrow
+        with exact_types() if is_wide else contextlib.nullcontext():
+            return self._advance(self._params, carry, arrays, frames, ending=ending)
+
+    @functools.cached_property
+    def _params(self) -> Any:
+        return self._network.packed({})
+
+    @functools.cached_property
+    def _advance(self) -> Any:
+        return jax.jit(self._network.advance, static_argnames="ending")
+
+
+class BatchedStepper:
+    """A stepper with parameters, for batches of recordings. ``params`` None uses the parameters of the stepper.
+
+    ``spec`` is that of the stepper for one stream.
+    """
+
+    def __init__(self, stepper: Stepper, params: Any):
+        self.stepper, self._params = stepper, params
+        self._bound = Bound(stepper, params)
+        self.spec: StepSpec = self._bound.spec
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that identify the program, bound values and weights.
+
+        A stepper without a ``fingerprint`` is identified by its spec.
+        """
+        program = getattr(self.stepper, "fingerprint", None)
+        digest = hashlib.sha256()
+        for place, array in jax.tree_util.tree_leaves_with_path(self._bound.params):
+            values = np.asarray(array)
+            digest.update(f"{jax.tree_util.keystr(place)} {values.dtype} {values.shape}\n".encode())
+            digest.update(np.ascontiguousarray(values).tobytes())
+        return {
+            "model": PurePath(self.stepper.spec.label).name,
+            "program": self.stepper.spec.to_json() if program is None else program,
+            "params": digest.hexdigest(),
+        }
+
+    def packed(self, dims: Mapping[str, int]) -> Any:
+        """Return the parameters for `advance`, packed for inputs of these sizes."""
+        with jax.ensure_compile_time_eval():  # the first call can come inside a trace
+            return Bound(self.stepper, self._params, dims=dims).packed().params
+
+    def start(self, batch: int) -> Any:
+        """Return the state of a batch before the first frame, with a leading batch axis."""
+        return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), self._bound.start())
+
+    def fitted(self, each: ArraySpec, elements: int) -> ArraySpec:
+        """Return the input for one frame, with the open dimension sized for ``elements`` numbers."""
+        spec = self.spec
+        one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
+        known = math.prod(size for size in one.shape or () if isinstance(size, int))
+        if one.shape is None or len(one.symbols) > 1 or (elements % known if one.symbols else elements != known):
+            raise InputError(f"{spec.label}: a frame of {elements} numbers does not fit {one}")
+        return one.sized(dict.fromkeys(one.symbols, elements // known))
+
+    def advance(
+        self, params: Any, state: Any, frames: Mapping[str, jax.Array], counts: jax.Array, *, ending: bool
+    ) -> tuple[dict[str, Piece], Any]:
+        """Process the next frames of the recordings.
+
+        ``params`` come from `packed`. ``frames`` are ``[batch, time, ...]`` by input, with the elements of a frame in
+        the order of the input's elements. ``counts``, ``int32[batch]``, are the frames that belong to each stream.
+        ``ending`` is True if a stream ends in these frames.
+        """
+        bound = self._bound.with_params(params).with_pulse(next(iter(frames.values())).shape[1])
+        outputs = {each.name: each for each in self.spec.outputs}
+
+        def one(state: Any, frames: Mapping[str, jax.Array], count: jax.Array) -> tuple[dict[str, Piece], Any]:
+            inputs = {each.name: self._input(each, frames[each.name]) for each in self.spec.inputs}
+            arrays, counts, after = advance_one(bound, state, inputs, count, ending=ending)
+            pieces = {name: Piece(_in_front(outputs[name], array), counts[name]) for name, array in arrays.items()}
+            return pieces, after
+
+        return jax.vmap(one)(state, dict(frames), counts)
+
+    def _input(self, each: ArraySpec, frames: jax.Array) -> jax.Array:
+        """Return frames ``[time, ...]`` as an input of a recording. Floats may round, but do not become integers."""
+        one = self.fitted(each, math.prod(frames.shape[1:]))
+        assert each.dtype is not None, "it has a shape"
+        kinds = (jnp.complexfloating, jnp.inexact)
+        if any(jnp.issubdtype(frames.dtype, kind) and not jnp.issubdtype(each.dtype, kind) for kind in kinds):
+            raise InputError(f"{self.spec.label}: {each.as_input} takes no {frames.dtype} of a recording")
+        frames = frames.astype(each.dtype)
+        axis = one.time_axis
+        if axis is None:
+            return frames.reshape(frames.shape[0], *one.sizes)
+        rest = [size for place, size in enumerate(one.sizes) if place != axis]
+        return jnp.moveaxis(frames.reshape(frames.shape[0] * one.sizes[axis], *rest), 0, axis)
+
+
+def _in_front(output: OutputSpec, array: jax.Array) -> jax.Array:
+    """Return an output of a recording as ``[time, ...]``, without a batch axis of size 1."""
+    moved = jnp.moveaxis(array, output.time_axis or 0, 0)
+    return moved[:, 0] if moved.ndim > 1 and moved.shape[1] == 1 else moved
+
+
+def advance_one(
+    bound: Bound, state: Any, inputs: Arrays, frames: Any, *, ending: bool
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Process the next frames of a recording. Only the first ``frames`` (``int32``) frames of ``inputs`` exist.
+
+    If fewer frames exist than the arrays have, the recording ends with the last existing frame. ``ending`` allows such
+    an end: the stepper is then flushed, and the returned state is meaningless.
+
+    Returns the outputs with frames, the number of existing frames in each output, and the state.
+    """
+    spec = bound.spec
+    timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
+    room = spec.count_frames(inputs) or 0
+    if not spec.streams or not ending:
+        outputs, state = bound.scan(state, inputs)
+        counts = {
+            each.name: frames if each.time_axis is None else jnp.int32(outputs[each.name].shape[each.time_axis])
+            for each in timed
+        }
+        return {each.name: outputs[each.name] for each in timed}, counts, state
+    steps = frames // np.int32(spec.pulse)
+    outputs, after = scan_steps(spec, bound.step, state, inputs, steps)
+    last = jnp.minimum(steps, np.int32(room // spec.pulse - 1))
+    tail = dict(inputs)  # the last pulse
+    for each in spec.inputs:
+        if (axis := each.time_axis) is not None:
+            size = each.sizes[axis]
+            tail[each.name] = lax.dynamic_slice_in_dim(inputs[each.name], last * np.int32(size), size, axis)
+    rest = bound.flush(after, tail, frames - steps * np.int32(spec.pulse))
+    arrays, counts = {}, {}
+    for each in timed:
+        body, axis = outputs[each.name], each.time_axis or 0
+        certain = steps * np.int32(each.sizes[axis])
+        if each.name in rest.outputs:
+            tail_frames = rest.outputs[each.name]
+            longer = jnp.concatenate([body, jnp.zeros_like(tail_frames)], axis)
+            written = tail_frames.astype(longer.dtype)
+            arrays[each.name] = lax.dynamic_update_slice_in_dim(longer, written, certain, axis)
+            counts[each.name] = certain + jnp.where(frames < room, rest.counts[each.name], np.int32(0))
+        elif spec.pulse > spec.multiple or each.delay:
+            raise InputError(f"{spec.label}: its flush gives nothing of {each.name!r}, of which frames may be left")
+        else:
+            arrays[each.name], counts[each.name] = body, certain
+    return arrays, counts, after

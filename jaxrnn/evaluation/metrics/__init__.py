@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import Item, columns_of
+from jaxrnn.evaluation.corpus import COLUMNS, PLACE, Item, columns_of
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
 from jaxrnn.evaluation.metrics.protocol import (
     Accumulator,
@@ -25,7 +25,6 @@ from jaxrnn.evaluation.metrics.protocol import (
 )
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
 from jaxrnn.evaluation.systems import System
-from jaxrnn.evaluation.tables import COLUMNS, PLACE
 from jaxrnn.settings.functions import check_options, lookup
 
 #: Public names; the evaluation uses more of this package.
@@ -73,7 +72,10 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
     function = lookup("metric", kind, METRICS, folder)
     if kind in METRICS:
         return function(**check_options(function, options, folder=folder))
-    if not _judges(function):
+    parameters = list(inspect.signature(function).parameters.values())
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each for each in parameters[:3] if each.kind in by_position and each.default is each.empty]
+    if len(needed) < 3:
         metric = function(**check_options(function, options, folder=folder))
         if not isinstance(metric, Metric):
             raise InputError(
@@ -81,8 +83,8 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
                 f"return a jaxrnn.evaluation.Metric, not a {type(metric).__name__}"
             )
         return dataclasses.replace(metric, options={**metric.options, "made by": {"kind": kind, **options}})
-    own = list(inspect.signature(function).parameters)[3:]
-    keywords = inspect.signature(over_whole).parameters.keys() - {"function", "options", *own}
+    own = {each.name for each in parameters[3:]}
+    keywords = inspect.signature(over_whole).parameters.keys() - {"function", "options"} - own
     of_metric = {key: options.pop(key) for key in list(options) if key in keywords}
     checked = check_options(function, options, skipped=3, folder=folder)
     of_metric.setdefault("called", kind.rpartition(":")[2].rpartition(".")[2])
@@ -94,13 +96,6 @@ def with_unprocessed(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
     """Return metrics, and those that compare sound with a reference once more for the recordings themselves."""
     fitting = (metric for metric in metrics if metric.needs_reference and not metric.needs_source and not metric.pool)
     return (*metrics, *map(of_recording, fitting))
-
-
-def _judges(function: Callable[..., Any]) -> bool:
-    """Return True if a function needs three positional arguments, such as ``(output, reference, rate)``."""
-    parameters = list(inspect.signature(function).parameters.values())[:3]
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(parameter.kind in by_position and parameter.default is parameter.empty for parameter in parameters) == 3
 
 
 def output_of(metric: Metric, system: System) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 from jaxrnn._files.stores import Location, check_file
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError, Pool, Sums, SumsOf, real
-from jaxrnn.evaluation.recordings import Recording, open_recording
 
 #: The rates of a detector.
 RATES = ("accuracy", "precision", "recall", "f1", "auc")
@@ -284,8 +283,3 @@ def _joined(segments: list[tuple[float, float]]) -> np.ndarray:
         else:
             joined.append([first, last])
     return np.array(joined, np.float64).reshape(-1, 2)
-
-
-def open_reference(path: Location, rate: int) -> Recording | Segments:
-    """Open a reference: a recording, or a table of segments with the suffix ``.csv``."""
-    return Segments(path) if path.suffix.lower() == ".csv" else open_recording(path, rate)

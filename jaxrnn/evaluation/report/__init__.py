@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import importlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
+from jaxrnn._files.messages import near
 from jaxrnn._files.stores import Location
-from jaxrnn.errors import check_count, optional_package
+from jaxrnn.errors import InputError, check_count, optional_package
 from jaxrnn.evaluation.compare import compare
 from jaxrnn.evaluation.corpus import Item
+from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.parts import write_whole
-from jaxrnn.evaluation.report.content import EXAMPLES, Content, main_of
 from jaxrnn.evaluation.report.table import LATEX_ESCAPES, number, places_of
-from jaxrnn.evaluation.results import Results
-from jaxrnn.evaluation.tables import load_polars, save
+from jaxrnn.evaluation.results import Results, document_columns
 
 __all__ = ["EXAMPLES", "write_report", "write_summary"]
+
+#: Recordings to listen to, of the worst and of the best each.
+EXAMPLES = 5
 
 #: The files of the statistics of each metric.
 CSV, LATEX = "summary.csv", "summary.tex"
 
 
-def load_renderer() -> Callable[..., str]:
-    """Import the function that renders a report, and with it Altair, Jinja, Pillow, soundfile and vl-convert."""
+def load_page() -> Any:
+    """Import the module of the page, and with it Altair, Jinja, Pillow, soundfile and vl-convert."""
     with optional_package(None, "a report", "evaluate"):
-        from jaxrnn.evaluation.report.page import render
-    return render
+        return importlib.import_module(f"{__name__}.page")
 
 
 def write_report(
@@ -65,23 +70,29 @@ def write_report(
     comparison = None
     if baseline is not None:
         comparison = compare(baseline, results, slices=tuple(results.document["slices"]), same_files=False)
-    render = load_renderer()
-    content = Content(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
-    page = render(content, title, times or {})
-    write_whole(path, lambda file: file.write_text(page, encoding="utf-8", newline="\n"))
+    page = load_page()
+    shown = page.Shown(results, main_of(results, main), baseline, comparison, corpus, rate, examples)
+    text = page.render(shown, title, times or {})
+    write_whole(path, lambda file: file.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def main_of(results: Results, name: str | None) -> Column | None:
+    """Return the column that ranks recordings, by the name of a column or metric; by default the first."""
+    if name is None:
+        return next(iter(results.columns), None)
+    known = {column.name: column for column in results.columns}
+    for metric in results.document["metrics"]:
+        for column in document_columns(metric):
+            known.setdefault(metric["name"], column)
+    if name not in known:
+        raise InputError(
+            f"main: there is no metric {name!r}{near(name, known)}; there are: {', '.join(known) or 'none'}"
+        )
+    return known[name]
 
 
 def write_summary(folder: Location, results: Results) -> None:
-    """Write the statistics of each metric over recordings: ``summary.csv``, and ``summary.tex`` for a paper.
-
-    Args:
-        folder: the results folder.
-        results: the results of the system.
-
-    Raises:
-        InputError: the folder cannot be written.
-        MissingPackageError: jinja2 is not installed.
-    """
+    """Write the statistics of each metric over recordings: ``summary.csv``, and ``summary.tex`` for a paper."""
     with optional_package("jinja2", "a report", "evaluate"):
         import jinja2
     summary = results.document["summary"]
@@ -89,16 +100,13 @@ def write_summary(folder: Location, results: Results) -> None:
     for row in rows:
         change = row.pop("improvement", None)
         row |= {f"improvement {key}": change[key] for key in ("mean", "low", "high")} if change else {}
-    frame = load_polars().DataFrame(rows, infer_schema_length=None)
-    write_whole(folder / CSV, lambda file: save(frame.write_csv, file))
+    write_whole(folder / CSV, pl.DataFrame(rows, infer_schema_length=None).write_csv)
     # All that is printed is a number or foreign text.
     template = (Path(__file__).parent / "templates" / "summary.tex").read_text(encoding="utf-8")
-    page = jinja2.Environment(finalize=_in_latex, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    escapes = str.maketrans(LATEX_ESCAPES)
+    options: Any = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    page = jinja2.Environment(finalize=lambda value: str(value).translate(escapes), **options)
     page.filters["digits"] = lambda row: places_of(row["minimum"], row["maximum"])
     page.filters["number"] = number
     latex = page.from_string(template).render(name=results.name, rows=rows)
     write_whole(folder / LATEX, lambda file: file.write_text(latex, encoding="utf-8", newline="\n"))
-
-
-def _in_latex(value: object) -> str:
-    return "".join(LATEX_ESCAPES.get(each, each) for each in str(value))

@@ -1,75 +1,201 @@
-"""The report page: all sections in one file without references to other files, and the tables of a system."""
+"""The report page: all sections in one file without references to other files."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
+import polars as pl
 
 from jaxrnn._files.messages import environment
+from jaxrnn._files.stores import Location, location
+from jaxrnn.evaluation.compare import PairedComparison
+from jaxrnn.evaluation.corpus import COLUMNS, OK, Item
 from jaxrnn.evaluation.metrics import Column
-from jaxrnn.evaluation.report.content import ROWS, Content, pooled_in
+from jaxrnn.evaluation.parts import Row, collected
 from jaxrnn.evaluation.report.plots import Plot, PlotData, histogram, library, roc, scatter
-from jaxrnn.evaluation.report.sounds import RANGE, Player, Sound
+from jaxrnn.evaluation.report.sounds import RANGE, Player
 from jaxrnn.evaluation.report.table import (
     NONE,
     POOLED,
-    FileName,
-    Number,
+    Cell,
     ReportTable,
     column,
-    defined,
     duration,
     estimate,
     flat,
     is_number,
     labelled,
     number,
+    numbers,
+    numeric,
     places_of,
     size,
     text,
     whole,
     words,
 )
-from jaxrnn.evaluation.tables import Row
+from jaxrnn.evaluation.results import Results
 
 TEMPLATES = Path(__file__).parent / "templates"
 
+#: The largest numbers of metrics at the head of the page, of plots of metrics, of plots of two columns, and of metrics
+#: drawn for both systems; the tables have all metrics.
+TILES, HISTOGRAMS, SCATTERS, COMPARED = 4, 12, 9, 4
 
-def render(content: Content, title: str | None, times: Mapping[str, Any]) -> str:
+
+#: Recordings in the table of files, and those in the plots.
+ROWS, DRAWN = 10_000, 10_000
+
+#: The seed of the recordings in the plots.
+SEED = 0
+
+#: Columns beside those of the results, whose names begin with a sign that no other column has: the number of a file on
+#: the page, whether the file has no error, and whether the plots have the file.
+FILE, GOOD, IS_DRAWN = "\N{NUMBER SIGN}file", "\N{NUMBER SIGN}good", "\N{NUMBER SIGN}drawn"
+
+
+def of_baseline(name: str) -> str:
+    """Return the name of the column with the baseline's values of a metric."""
+    return f"\N{NUMBER SIGN}baseline {name}"
+
+
+def change_of(name: str) -> str:
+    """Return the name of the column with the values of a metric minus those of the baseline."""
+    return f"\N{NUMBER SIGN}change {name}"
+
+
+class Shown:
+    """Everything that a report shows, with one table of the recordings of the page, beside those of the baseline.
+
+    A small corpus has all rows on the page. A large corpus has errors, the worst and the best recordings, and a random
+    sample. ``main`` ranks recordings; the comparison has the baseline first. ``names`` are those of the system and of
+    the baseline on the page, always different. ``metrics`` are columns, the main column first.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        main: Column | None,
+        baseline: Results | None,
+        comparison: PairedComparison | None,
+        corpus: Iterable[Item],
+        rate: int,
+        examples: int,
+    ):
+        self.results, self.main, self.baseline, self.comparison = results, main, baseline, comparison
+        self.rate, self.examples, self._corpus = rate, examples, corpus
+        one, two = (text(each.name, 60) if each else "" for each in (results, baseline))
+        self.names = one, f"{two} (baseline)" if one == two else two
+        self.metrics = sorted(results.columns, key=lambda metric: metric != main)
+        self.count: int = results.document["recordings"]["all"]
+        known = {*COLUMNS, *(column.name for column in results.columns)}
+        #: The columns of the manifest.
+        self.columns = [name for name in results.scan.collect_schema().names() if name not in known]
+        self.rows = self._beside_baseline(self._selected()).with_row_index(FILE)
+
+    def _selected(self) -> pl.DataFrame:
+        table = self.results.scan.with_columns((pl.col("status") == OK).fill_null(False).alias(GOOD))
+        if self.count <= max(ROWS, DRAWN):
+            return collected(table).with_columns(pl.lit(True).alias(IS_DRAWN))
+        table = table.with_row_index(FILE)
+        places = [collected(part.select(FILE))[FILE] for part in (table.filter(~pl.col(GOOD)), self.ranked(table))]
+        drawn = np.random.default_rng(SEED).choice(self.count, DRAWN, replace=False)
+        chosen = [places[0][:ROWS], places[1][:ROWS], places[1].tail(self.examples), drawn]
+        table = collected(table.filter(pl.col(FILE).is_in(np.unique(np.concatenate(chosen)).tolist())))
+        return table.with_columns(pl.col(FILE).is_in(drawn.tolist()).alias(IS_DRAWN)).drop(FILE)
+
+    def _beside_baseline(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Add columns of the baseline's values of metrics, and of the changes of finite values."""
+        if self.baseline is None:
+            return rows
+        theirs, names = self.baseline.scan, [metric.name for metric in self.metrics]
+        types = theirs.collect_schema()
+        numbers = [pl.col(name) if types.get(name, pl.Null).is_numeric() else pl.lit(None) for name in names]
+        others = theirs.filter(pl.col("status") == OK, pl.col("id").is_in(rows["id"].implode())).select(
+            "id", *(each.cast(pl.Float64).alias(of_baseline(name)) for name, each in zip(names, numbers, strict=True))
+        )
+        rows = rows.join(collected(others), on="id", how="left", maintain_order="left")
+        rows = rows.with_columns(pl.when(GOOD).then(pl.col(map(of_baseline, names))))
+        both = [(pl.col(name), pl.col(of_baseline(name)), change_of(name)) for name in names]
+        return rows.with_columns(pl.when(a.is_finite() & b.is_finite()).then(a - b).alias(name) for a, b, name in both)
+
+    @cached_property
+    def drawn(self) -> int:
+        """The number of recordings in the plots."""
+        return int(self.rows[IS_DRAWN].sum())
+
+    @cached_property
+    def failed(self) -> pl.DataFrame:
+        """The rows with an error."""
+        return self.rows.filter(~pl.col(GOOD))
+
+    def ranked(self, table: Any) -> Any:
+        """Return rows without an error, worst first; lowest first if neither direction is better."""
+        table = table.filter(pl.col(GOOD))
+        if self.main is None:
+            return table
+        value = pl.col(self.main.name)
+        known = table.filter(value.is_not_null() & value.is_not_nan())
+        return known.sort(value, descending=self.main.higher_is_better is False, maintain_order=True)
+
+    @cached_property
+    def _items(self) -> dict[str, Item]:
+        shown = set(self.rows["id"])
+        return {item.id: item for item in self._corpus if item.id in shown}
+
+    def sounds(self, row: Row) -> dict[str, Location | str]:
+        """Return the sounds of a recording by label, or the reason for the absence of a sound."""
+        name, item = row["id"], self._items.get(row["id"])
+        sounds: dict[str, Location | str] = {"input": item.path if item is not None else location(row["path"])}
+        if self.baseline is None:
+            sounds["output"] = self.results.output(name)
+        else:
+            for system, results in zip(self.names, (self.results, self.baseline), strict=True):
+                sounds[f"output of {system}"] = results.output(name)
+        if item is not None and item.reference is not None:
+            sounds["reference"] = item.reference
+        return sounds
+
+
+def pooled_in(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return values over all recordings by column, from the summary of a corpus or a slice."""
+    return {name: value for metric in summary["corpus"].values() for name, value in metric["values"].items()}
+
+
+def render(shown: Shown, title: str | None, times: Mapping[str, Any]) -> str:
     """Return the page as text."""
     page = environment(TEMPLATES)
     page.filters |= {each.__name__: each for each in (duration, flat, number, size, text, whole)}
     page.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
-    player = Player(content.rate)
-    heard = listening(content, player)
-    sounding = {each.file for group in heard.values() for each in group if any(sound.uri for sound in each.sounds)}
-    names, sounds = [text(row["id"]) for row in content.rows], [file in sounding for file in range(len(content.rows))]
-    data = PlotData(file=names, sound=sounds)
+    player = Player(shown.rate)
+    heard = listening(shown, player)
+    played = {each["file"] for group in heard.values() for each in group if any(sound.uri for sound in each["sounds"])}
+    data = PlotData(shown.rows, pl.col(GOOD) & pl.col(IS_DRAWN), [file in played for file in shown.rows[FILE]])
+    speed = times.get("times_real_time")
     # The browser runs these scripts and no others, whatever text is in the page.
     scripts = [library(), _file("report.js")]
     return page.get_template("report.html").render(
-        title=text(title or f"Evaluation of {content.results.name}"),
+        title=text(title or f"Evaluation of {shown.results.name}"),
         is_named=title is not None,
-        content=content,
-        comparison=content.comparison,
+        content=shown,
         times=times,
-        speed=times.get("times_real_time") if is_number(times.get("times_real_time")) else None,
-        seconds=content.results.document["recordings"]["seconds"],
-        tiles=tiles(content),
-        summary=summary(content),
-        paired=paired(content),
-        compared=compared(content, data),
-        differences=differences(content),
-        slices=slices(content),
-        curves=curves(content),
-        distributions=distributions(content, data),
+        speed=speed if is_number(speed) else None,
+        tiles=tiles(shown),
+        summary=summary(shown),
+        **compared(shown, data),
+        slices=slices(shown),
+        curves=curves(shown),
+        distributions=distributions(shown, data),
         heard=heard,
         player=player,
-        errors=errors(content),
-        files=files(content),
+        errors=errors(shown),
+        files=files(shown),
         data=data.columns,
         style=_file("report.css"),
         scripts=scripts,
@@ -82,294 +208,249 @@ def _file(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
-#: The largest numbers of plots of metrics, of plots of two columns, and of metrics drawn for both systems; the tables
-#: have all metrics.
-HISTOGRAMS, SCATTERS, COMPARED = 12, 9, 4
-
-
-class PlayedRecording(NamedTuple):
-    """A recording to look at and listen to; ``file`` is the file number on the page."""
-
-    file: int
-    id: str
-    values: Sequence[tuple[str, str]]
-    sounds: Sequence[Sound]
-
-
-def curves(content: Content) -> list[Plot]:
+def curves(shown: Shown) -> list[Plot]:
     """Return the ROC curves of detectors."""
-    both = [results.document["corpus"] for results in (content.results, content.baseline) if results is not None]
+    both = [results.document["corpus"] for results in (shown.results, shown.baseline) if results is not None]
     plots = []
     for metric in both[0]:
-        named = zip(content.names, (corpus.get(metric, {}).get("curve") or {} for corpus in both), strict=False)
+        named = zip(shown.names, (corpus.get(metric, {}).get("curve") or {} for corpus in both), strict=False)
         drawn = [(name, curve) for name, curve in named if curve.get("false_positive_rate")]
         if drawn:
             plots.append(roc(f"ROC of {text(metric, 60)}", drawn))
     return plots
 
 
-def distributions(content: Content, data: PlotData) -> list[Plot]:
+def _systems(shown: Shown, name: str) -> dict[str, str]:
+    """Return the column of a metric for each system, by name."""
+    columns = (name, of_baseline(name)) if shown.baseline is not None else (name,)
+    return dict(zip(shown.names, columns, strict=False))
+
+
+def distributions(shown: Shown, data: PlotData) -> list[Plot]:
     """Return histograms of all metrics, and each metric against the duration and columns of the manifest."""
-    metrics, (one, two), plots = content.metrics, content.names, []
-    for metric in metrics[:HISTOGRAMS]:
-        both = content.values(metric.name), content.values(metric.name, baseline=True)
-        systems = list(zip((one, two), map(content.plotted, both), strict=True))
-        plots.append(histogram(data, text(metric.name, 60), metric.unit, systems))
+    metrics = shown.metrics
+    plots = [
+        histogram(data, text(metric.name, 60), metric.unit, _systems(shown, metric.name))
+        for metric in metrics[:HISTOGRAMS]
+    ]
     against = [(metric, "seconds") for metric in metrics]
-    against[1:1] = [(metric, name) for metric in metrics[:1] for name in content.columns]
-    drawn = [(metric, name) for metric, name in against if _varies(content.plotted(content.values(name)))]
+    against[1:1] = [(metric, name) for metric in metrics[:1] for name in shown.columns]
+    drawn = [(metric, name) for metric, name in against if data.numbers(name)[name].drop_nulls().n_unique() > 1]
     for metric, name in drawn[:SCATTERS]:
         label = "duration" if name == "seconds" else text(name, 60)
-        across = ("duration (s)" if name == "seconds" else label, content.plotted(content.values(name)))
-        up = (labelled(metric.name, metric.unit), content.plotted(content.values(metric.name)))
+        across = ("duration (s)" if name == "seconds" else label, name)
+        up = (labelled(metric.name, metric.unit), metric.name)
         plots.append(scatter(data, f"{text(metric.name, 60)} against {label}", across, up))
     return [plot for plot in plots if plot is not None]
 
 
-def _varies(values: Sequence[Any]) -> bool:
-    """Return True for a column of numbers with two different values."""
-    return all(value is None or is_number(value) for value in values) and len(set(defined(values))) > 1
-
-
-def compared(content: Content, data: PlotData) -> list[Plot]:
-    """Return plots of both systems against each other, and of their differences."""
-    if content.comparison is None:
-        return []
-    (one, two), plots = content.names, []
-    common = {entry.column for entry in content.comparison.differences}
-    for metric in [metric for metric in content.metrics if metric.name in common][:COMPARED]:
-        name = text(metric.name, 60)
-        values = content.values(metric.name, baseline=True), content.values(metric.name)
-        both = zip((two, one), map(content.plotted, values), strict=True)
-        plots.append(scatter(data, f"{name} of both", *both, diagonal=True))
-        change = [(f"{one} less {two}", content.plotted(content.change(metric.name)))]
-        plots.append(histogram(data, f"difference in {name}", metric.unit, change, zero=True))
-    return [plot for plot in plots if plot is not None]
-
-
-def listening(content: Content, player: Player) -> dict[str, list[PlayedRecording]]:
-    """Return the worst and the best recordings to listen to, by title."""
-    count, ranked, main = content.examples, content.ranked(), content.main
-    if main is None or not ranked:
-        groups = {"First files": content.good[:count]}
+def listening(shown: Shown, player: Player) -> dict[str, list[dict[str, Any]]]:
+    """Return the worst and the best recordings to look at and listen to, by title."""
+    count, main, ranked = shown.examples, shown.main, shown.ranked(shown.rows)
+    if main is None or ranked.is_empty():
+        groups = {"First files": shown.rows.filter(GOOD).head(count)}
     else:
-        ends = ranked[:count], ranked[count:][-count:][::-1]
+        ends = ranked.head(count), ranked.slice(count).tail(count).reverse()
         titles = ("Lowest", "Highest") if main.higher_is_better is None else ("Worst", "Best")
         groups = {f"{title} {text(main.name, 60)}": rows for title, rows in zip(titles, ends, strict=True)}
-    files = {row["id"]: file for file, row in enumerate(content.rows)}
-    recordings: dict[str, list[PlayedRecording]] = {title: [] for title, rows in groups.items() if rows and count}
+    recordings: dict[str, list[dict[str, Any]]] = {title: [] for title, rows in groups.items() if rows.height}
     # The groups take turns, so that no group uses up the limit of the page.
     for place in range(count):
         for title, rows in groups.items():
-            if place < len(rows):
-                row = rows[place]
-                sounds = player.sounds(content.sounds(row))
-                recordings[title].append(
-                    PlayedRecording(files[row["id"]], text(row["id"]), _values(content, row), sounds)
-                )
+            if place < rows.height:
+                row = rows.row(place, named=True)
+                heard = {"file": row[FILE], "id": text(row["id"]), "facts": _facts(shown, row)}
+                recordings[title].append({**heard, "sounds": player.sounds(shown.sounds(row))})
     return recordings
 
 
-def _values(content: Content, row: Row) -> list[tuple[str, str]]:
+def _facts(shown: Shown, row: Row) -> list[tuple[str, str]]:
     """Return the facts beside a recording: duration, metrics and columns of the manifest."""
-    values = [("length", duration(row.get("seconds")))]
-    for metric in content.metrics:
-        value = row.get(metric.name)
-        shown = f"{number(value if is_number(value) else None)} {metric.unit}".strip()
-        values.append((text(metric.name, 60), text(shown, 60)))
-    known = [(name, row[name]) for name in content.columns if row.get(name) is not None]
-    return values + [(text(name, 60), text(words(value), 60)) for name, value in known]
+    facts = {metric.name: f"{number(row[metric.name])} {metric.unit}".strip() for metric in shown.metrics}
+    facts |= {name: words(row[name]) for name in shown.columns if row[name] is not None}
+    return [("length", duration(row["seconds"])), *((text(name, 60), text(fact, 60)) for name, fact in facts.items())]
 
 
-#: Metrics at the head of the page.
-TILES = 4
-
-
-def _places(content: Content, metric: Column) -> int:
-    summary = content.results.document["summary"][metric.name]
+def _places(shown: Shown, metric: Column) -> int:
+    summary = shown.results.document["summary"][metric.name]
     return places_of(summary["minimum"], summary["maximum"])
 
 
-def _value(content: Content, metric: Column, summary: Mapping[str, Any]) -> Number:
+def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> Cell:
     """Return a metric over a corpus or slice: over counted frames if possible, else the mean of files."""
-    pooled, places = pooled_in(summary), _places(content, metric)
+    pooled, places = pooled_in(summary), _places(shown, metric)
     if metric.name in pooled:
         return estimate(pooled[metric.name], "value", max(POOLED, places))
     return estimate(summary["summary"][metric.name], "mean", places)
 
 
-def tiles(content: Content) -> list[tuple[str, Number, str]]:
+def tiles(shown: Shown) -> list[tuple[str, Cell, str]]:
     """Return label, value and unit of the first metrics over the corpus."""
-    document, pooled = content.results.document, pooled_in(content.results.document)
-    tiles = [
-        (
-            text(metric.name if metric.name in pooled else f"mean {metric.name}", 60),
-            _value(content, metric, document),
-            text(metric.unit, 20),
-        )
-        for metric in content.metrics[:TILES]
-    ]
+    document, pooled = shown.results.document, pooled_in(shown.results.document)
+    tiles = []
+    for metric in shown.metrics[:TILES]:
+        label = metric.name if metric.name in pooled else f"mean {metric.name}"
+        tiles.append((text(label, 60), _value(shown, metric, document), text(metric.unit, 20)))
     return [tile for tile in tiles if tile[1].text != NONE]
 
 
-def summary(content: Content) -> list[ReportTable]:
+def summary(shown: Shown) -> list[ReportTable]:
     """Return tables of the corpus as a whole, and of each metric over recordings."""
-    document, metrics = content.results.document, content.metrics
-    pooled = pooled_in(document)
-    tables = []
-    if pooled:
+    document, metrics, tables = shown.results.document, shown.metrics, []
+    if pooled := pooled_in(document):
         values = [estimate(value, "value", POOLED) for value in pooled.values()]
         columns = [("whole corpus", [text(name, 80) for name in pooled]), ("value, interval", values)]
         tables.append(ReportTable("Frames of all files counted together", columns))
     if metrics:
-        entries = [(document["summary"][metric.name], _places(content, metric)) for metric in metrics]
-        shown = {"deviation": "deviation", "lowest": "minimum", "median": "median", "highest": "maximum"}
+        places = [_places(shown, metric) for metric in metrics]
+        entries = [document["summary"][metric.name] for metric in metrics]
+        changes = [entry.get("improvement") for entry in entries]
+        known = zip(changes, places, strict=True)
+        improvements = [estimate(change, "mean", digits, sign=True) if change else NONE for change, digits in known]
         ends = {True: "higher is better", False: "lower is better", None: NONE}
         columns = [
             ("metric", [labelled(metric.name, metric.unit) for metric in metrics]),
-            ("files", [Number(entry["n"]) for entry, _ in entries]),
-            ("mean, interval", [estimate(entry, "mean", places) for entry, places in entries]),
-            *(
-                (head, [Number(entry[name], places=places) for entry, places in entries])
-                for head, name in shown.items()
-            ),
-            *improvements(content),
+            ("files", numbers(entries, "n")),
+            ("mean, interval", list(map(estimate, entries, ["mean"] * len(metrics), places))),
+            ("deviation", numbers(entries, "deviation", places)),
+            ("lowest", numbers(entries, "minimum", places)),
+            ("median", numbers(entries, "median", places)),
+            ("highest", numbers(entries, "maximum", places)),
+            *([("improvement, interval", improvements)] if any(changes) else []),
             ("direction", [ends[metric.higher_is_better] for metric in metrics]),
-            *((name, [Number(entry[name]) for entry, _ in entries]) for name in ("missing", "infinite")),
+            ("missing", numbers(entries, "missing")),
+            ("infinite", numbers(entries, "infinite")),
         ]
         tables.append(ReportTable("Summary of every metric", columns))
     return tables
 
 
-def improvements(content: Content) -> list[tuple[str, Sequence[Any]]]:
-    """Return a column of the mean improvement over the unprocessed recordings; none if they were not judged."""
-    changes = [content.results.document["summary"][metric.name].get("improvement") for metric in content.metrics]
-    if not any(changes):
-        return []
-    places = [_places(content, metric) for metric in content.metrics]
-    pairs = zip(changes, places, strict=True)
-    cells = [estimate(change, "mean", digits, sign=True) if change else NONE for change, digits in pairs]
-    return [("improvement, interval", cells)]
-
-
-def slices(content: Content) -> list[ReportTable]:
+def slices(shown: Shown) -> list[ReportTable]:
     """Return tables of metrics by slice."""
     tables = []
-    for name, groups in content.results.document["slices"].items():
+    for name, groups in shown.results.document["slices"].items():
         columns: list[tuple[str, Sequence[Any]]] = [
             (text(name, 60), [text(group["label"]) for group in groups]),
-            ("files", [Number(group["recordings"]["all"]) for group in groups]),
+            ("files", [numeric(group["recordings"]["all"]) for group in groups]),
         ]
-        for metric in content.metrics:
-            values = [_value(content, metric, group) for group in groups]
-            columns.append((labelled(metric.name, metric.unit), values))
+        columns += [
+            (labelled(metric.name, metric.unit), [_value(shown, metric, group) for group in groups])
+            for metric in shown.metrics
+        ]
         tables.append(ReportTable(f"By {text(name, 60)}", columns))
     return tables
 
 
-def errors(content: Content) -> ReportTable:
+def errors(shown: Shown) -> ReportTable:
     """Return a table of recordings with an error."""
-    shown = content.failed[:ROWS]
-    longest = {"id": 160, "error": 600, "path": 300}
-    columns = [(name, [text(row.get(name) or "", most) for row in shown]) for name, most in longest.items()]
+    rows, longest = shown.failed.head(ROWS), {"id": 160, "error": 600, "path": 300}
+    columns = [(name, [text(value or "", most) for value in rows[name]]) for name, most in longest.items()]
     return ReportTable("Files with errors", columns)
 
 
-def files(content: Content) -> ReportTable:
+def files(shown: Shown) -> ReportTable:
     """Return a table of all recordings; for a large corpus, of errors and the worst."""
-    chosen: Sequence[tuple[int, Row]] = list(enumerate(content.rows))
-    if content.count > ROWS:
-        worst = [*content.failed, *(content.ranked() if content.main is not None else content.good)]
-        ids = {row["id"] for row in worst[:ROWS]}
-        chosen = [(file, row) for file, row in chosen if row["id"] in ids]
+    rows, main = shown.rows, shown.main
+    if shown.count > ROWS:
+        worst = pl.concat([shown.failed, shown.ranked(rows)]).head(ROWS)
+        rows = rows.filter(pl.col(FILE).is_in(worst[FILE].implode()))
 
-    def of(name: str, unit: str = "") -> tuple[str, list[Any]]:
-        return column(name, [row.get(name) for _, row in chosen], unit)
+    def of(name: str, unit: str = "", label: str | None = None) -> tuple[str, list[Any]]:
+        return column(label or name, rows[name].to_list(), unit)
 
+    named = zip(rows["id"], rows["path"], rows[FILE], strict=True)
     columns: list[tuple[str, Sequence[Any]]] = [
-        ("id", [FileName(text(row["id"]), text(row.get("path") or "", 300), file) for file, row in chosen]),
+        ("id", [Cell(text(name), file=file, path=text(path or "", 300)) for name, path, file in named]),
         of("seconds"),
     ]
-    columns += [of(name) for name in ("status", "notes") if any(row.get(name) not in (None, "ok") for _, row in chosen)]
-    columns += [of(metric.name, metric.unit) for metric in content.metrics]
-    if content.baseline is not None and content.main is not None:
-        name, unit = content.main.name, content.main.unit
-        both = {
-            f"{name} of {content.names[1]}": content.values(name, baseline=True),
-            "difference": content.change(name),
-        }
-        columns += [column(label, [values[file] for file, _ in chosen], unit) for label, values in both.items()]
-    return ReportTable("All files", [*columns, *(of(name) for name in content.columns)])
+    columns += [of(name) for name in ("status", "notes") if not rows[name].is_in([None, "ok"], nulls_equal=True).all()]
+    columns += [of(metric.name, metric.unit) for metric in shown.metrics]
+    if shown.baseline is not None and main is not None:
+        columns.append(of(of_baseline(main.name), main.unit, f"{main.name} of {shown.names[1]}"))
+        columns.append(of(change_of(main.name), main.unit, "difference"))
+    return ReportTable("All files", [*columns, *map(of, shown.columns)])
 
 
 #: Digits of a p-value, and the text for a smaller one.
 P, LEAST = 4, "< 0.0001"
 
 
-def paired(content: Content) -> list[ReportTable]:
-    """Return tables of both systems over the whole corpus, and of each metric, paired by file."""
-    if content.comparison is None:
-        return []
-    (one, two), tables = content.names, []
-    if whole := [entry for group in content.comparison.corpus.values() for entry in group]:
+def compared(shown: Shown, data: PlotData) -> dict[str, list[Any]]:
+    """Return the tables and the plots of a comparison: ``paired``, ``compared`` and ``differences``."""
+    if shown.comparison is None:
+        return {}
+    (one, two), comparison, tables = shown.names, shown.comparison, []
+    if entries := [vars(entry) for group in comparison.corpus.values() for entry in group]:
         columns = [
-            ("whole corpus", [text(entry.column, 80) for entry in whole]),
-            ("files", [Number(entry.n) for entry in whole]),
-            (two, [Number(entry.first, places=POOLED) for entry in whole]),
-            (one, [Number(entry.second, places=POOLED) for entry in whole]),
-            ("difference, interval", [estimate(vars(entry), "difference", POOLED, sign=True) for entry in whole]),
+            ("whole corpus", [text(entry["column"], 80) for entry in entries]),
+            ("files", numbers(entries, "n")),
+            (two, [numeric(entry["first"], places=POOLED) for entry in entries]),
+            (one, [numeric(entry["second"], places=POOLED) for entry in entries]),
+            ("difference, interval", [estimate(entry, "difference", POOLED, sign=True) for entry in entries]),
         ]
         tables.append(ReportTable("Both systems, frames of all files counted together", columns))
-    entries = [(entry, places_of(entry.first, entry.second)) for entry in content.comparison.differences]
+    totals = comparison.differences
+    entries, places = list(map(vars, totals)), [places_of(entry.first, entry.second) for entry in totals]
+    ps = numbers(entries, "p", [P] * len(entries))
     columns = [
-        ("metric", [labelled(entry.column, entry.unit) for entry, _ in entries]),
-        ("files", [Number(entry.n) for entry, _ in entries]),
-        (f"mean of {two}", [Number(entry.first, places=places) for entry, places in entries]),
-        (f"mean of {one}", [Number(entry.second, places=places) for entry, places in entries]),
-        ("mean difference, interval", [estimate(vars(entry), "mean", places, sign=True) for entry, places in entries]),
-        ("median", [Number(entry.median, places=places, sign=True) for entry, places in entries]),
-        ("better", [Number(entry.wins) for entry, _ in entries]),
-        ("equal", [Number(entry.ties) for entry, _ in entries]),
-        ("worse", [Number(entry.losses) for entry, _ in entries]),
-        ("p", [Number(entry.p, places=P, instead=LEAST if entry.p < 10**-P else "") for entry, _ in entries]),
+        ("metric", [labelled(entry.column, entry.unit) for entry in totals]),
+        ("files", numbers(entries, "n")),
+        (f"mean of {two}", numbers(entries, "first", places)),
+        (f"mean of {one}", numbers(entries, "second", places)),
+        ("mean difference, interval", _means(totals, places)),
+        ("median", numbers(entries, "median", places, sign=True)),
+        ("better", numbers(entries, "wins")),
+        ("equal", numbers(entries, "ties")),
+        ("worse", numbers(entries, "losses")),
+        (
+            "p",
+            [cell._replace(text=LEAST) if entry.p < 10**-P else cell for cell, entry in zip(ps, totals, strict=True)],
+        ),
     ]
-    return [*tables, ReportTable("Both systems, paired by file", columns)]
-
-
-def differences(content: Content) -> list[ReportTable]:
-    """Return tables of differences by slice, and of the files with the largest differences."""
-    if content.comparison is None:
-        return []
-    tables, wholes = [], content.comparison.differences
-    for name, slices in content.comparison.slices.items():
+    tables.append(ReportTable("Both systems, paired by file", columns))
+    differences = []
+    for name, groups in comparison.slices.items():
         columns: list[tuple[str, Sequence[Any]]] = [
-            (text(name, 60), [text(label) for label in slices]),
-            ("files", [Number(max((entry.n for entry in group), default=0)) for group in slices.values()]),
+            (text(name, 60), list(map(text, groups))),
+            ("files", [numeric(max((entry.n for entry in group), default=0)) for group in groups.values()]),
         ]
-        for total, *entries in zip(wholes, *slices.values(), strict=True):
-            places = places_of(total.first, total.second)
-            cells = [estimate(vars(entry), "mean", places, sign=True) for entry in entries]
-            columns.append((text(total.column, 60), cells))
-        tables.append(ReportTable(f"Mean differences by {text(name, 60)}", columns))
-    return tables if content.main is None else [*tables, *_largest(content, content.main.name)]
+        for total, digits, *group in zip(totals, places, *groups.values(), strict=True):
+            columns.append((text(total.column, 60), _means(group, [digits] * len(group))))
+        differences.append(ReportTable(f"Mean differences by {text(name, 60)}", columns))
+    names = {entry.column for entry in totals}
+    plots = []
+    for metric in [metric for metric in shown.metrics if metric.name in names][:COMPARED]:
+        name, change = text(metric.name, 60), {f"{one} less {two}": change_of(metric.name)}
+        both = tuple(_systems(shown, metric.name).items())
+        plots.append(scatter(data, f"{name} of both", both[1], both[0], diagonal=True))
+        plots.append(histogram(data, f"difference in {name}", metric.unit, change, zero=True))
+    return {
+        "paired": tables,
+        "compared": [plot for plot in plots if plot is not None],
+        "differences": differences if shown.main is None else [*differences, *_largest(shown, shown.main.name)],
+    }
 
 
-def _largest(content: Content, name: str) -> list[ReportTable]:
+def _means(entries: Sequence[Any], places: Sequence[int]) -> list[Cell]:
+    return [estimate(vars(entry), "mean", digits, sign=True) for entry, digits in zip(entries, places, strict=True)]
+
+
+def _largest(shown: Shown, name: str) -> list[ReportTable]:
     """Return tables of the files with the lowest and the highest differences."""
-    (one, two), count = content.names, max(1, content.examples)
-    change, theirs, ours = content.change(name), content.values(name, baseline=True), content.values(name)
-    rows = sorted((value, row) for row, value in enumerate(change) if value is not None)
-    places = places_of(*(values[row] for _, row in rows for values in (theirs, ours)))
+    (one, two), count, change = shown.names, max(1, shown.examples), change_of(name)
+    rows = shown.rows.drop_nulls(change).sort(change, FILE)
+    ends = {"Lowest": rows.head(count), "Highest": rows.slice(count).reverse().head(count)}
+    places = places_of(*rows[of_baseline(name)], *rows[name])
     return [
         ReportTable(
             f"{title} differences in {text(name, 60)}",
             [
-                ("id", [text(content.rows[row]["id"]) for _, row in end]),
-                (two, [Number(theirs[row], places=places) for _, row in end]),
-                (one, [Number(ours[row], places=places) for _, row in end]),
-                ("difference", [Number(value, places=places, sign=True) for value, _ in end]),
+                ("id", list(map(text, end["id"]))),
+                (two, [numeric(value, places=places) for value in end[of_baseline(name)]]),
+                (one, [numeric(value, places=places) for value in end[name]]),
+                ("difference", [numeric(value, places=places, sign=True) for value in end[change]]),
             ],
         )
-        for title, end in (("Lowest", rows[:count]), ("Highest", rows[count:][::-1][:count]))
-        if end
+        for title, end in ends.items()
+        if end.height
     ]

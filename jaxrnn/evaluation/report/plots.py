@@ -10,9 +10,10 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+import polars as pl
 import vl_convert
 
-from jaxrnn.evaluation.report.table import defined, labelled, number
+from jaxrnn.evaluation.report.table import defined, labelled, number, text
 
 #: Bins of a histogram at most, and files from which on points are small.
 BINS, MANY = 25, 300
@@ -55,19 +56,27 @@ class Plot:
 
 
 class PlotData:
-    """The data of all plots of a page, a row per file; equal lists of values share a column.
+    """The data of all plots of a page, a row per file.
 
-    ``columns`` are ``file``, the id; ``sound``, whether the page plays the file; and values, None unless finite.
+    ``columns`` are ``file``, the id; ``sound``, whether the page plays the file; and numbers, None unless finite. Only
+    the ``drawn`` files have numbers, because other rows of the page were chosen by their values.
     """
 
-    def __init__(self, **columns: Sequence[Any]):
-        self.columns, self._names = columns, {}
+    def __init__(self, rows: pl.DataFrame, drawn: pl.Expr, sounds: Sequence[bool]):
+        self._rows, self._drawn, self._names = rows, drawn, dict[str, str]()
+        self.columns: dict[str, Sequence[Any]] = {"file": list(map(text, rows["id"])), "sound": sounds}
 
-    def add(self, values: Sequence[Any]) -> str:
-        """Return the name of a column of values."""
-        name, _ = self._names.setdefault(id(values), (f"v{len(self.columns)}", values))
-        self.columns[name] = [value if defined([value]) else None for value in values]
-        return name
+    def numbers(self, *names: str) -> pl.DataFrame:
+        """Return columns of numbers, a row per file, null unless finite; a column without numbers is null."""
+        has = [self._rows.schema[name].is_numeric() and pl.col(name).is_finite() for name in names]
+        return self._rows.select(pl.when(self._drawn & each).then(name) for name, each in zip(names, has, strict=True))
+
+    def add(self, name: str) -> str:
+        """Return the name of a column of numbers in the plots."""
+        if name not in self._names:
+            self._names[name] = f"v{len(self.columns)}"
+            self.columns[self._names[name]] = self.numbers(name)[name].to_list()
+        return self._names[name]
 
 
 @cache
@@ -90,14 +99,13 @@ def _by_system(channel: Any, names: Sequence[str]) -> Any:
     return channel("system:N", scale=scale, legend=legend)
 
 
-def histogram(
-    data: PlotData, label: str, unit: str, systems: Sequence[tuple[str, Sequence[Any]]], *, zero: bool = False
-) -> Plot | None:
-    """Draw the distribution of a metric over files; None without values. ``zero`` marks 0."""
-    systems = [(name, values) for name, values in systems if defined(values)]
-    if not systems:
+def histogram(data: PlotData, label: str, unit: str, systems: Mapping[str, str], *, zero: bool = False) -> Plot | None:
+    """Draw the distribution of a column for each system, by name; None without values. ``zero`` marks 0."""
+    drawn = {name: data.numbers(column)[column].drop_nulls() for name, column in systems.items()}
+    drawn = {name: values for name, values in drawn.items() if len(values)}
+    if not drawn:
         return None
-    names = {data.add(values): name for name, values in systems}
+    names = {data.add(systems[name]): name for name in drawn}
     shown = labelled(label, unit)
     value = alt.X("value:Q", title=shown)
     chart = alt.Chart().encode(color=_by_system(alt.Color, list(names.values())))
@@ -109,7 +117,7 @@ def histogram(
         tooltip=[
             alt.Tooltip("value:Q", bin=bins, title=shown),
             alt.Tooltip("count():Q", title="files"),
-            *([alt.Tooltip("system:N", title="system")] if len(systems) > 1 else []),
+            *([alt.Tooltip("system:N", title="system")] if len(drawn) > 1 else []),
         ],
     )
     median = alt.X("median(value):Q", title=shown)
@@ -123,9 +131,9 @@ def histogram(
         .transform_calculate(system=f"{json.dumps(names)}[datum.key]")
     )
     words = "; ".join(
-        f"{name}: {len(drawn)} files from {number(min(drawn), 2)} to {number(max(drawn), 2)}, "
-        f"median {number(float(np.median(drawn)), 2)}"
-        for name, drawn in ((name, defined(values)) for name, values in systems)
+        f"{name}: {len(values)} files from {number(values.min(), 2)} to {number(values.max(), 2)}, "
+        f"median {number(values.median(), 2)}"
+        for name, values in drawn.items()
     )
     return _plot(label, f"Histogram of {label}. {words}. Dashed: median.", drawing)
 
@@ -133,23 +141,23 @@ def histogram(
 def scatter(
     data: PlotData,
     title: str,
-    across: tuple[str, Sequence[Any]],
-    up: tuple[str, Sequence[Any]],
+    across: tuple[str, str],
+    up: tuple[str, str],
     *,
     diagonal: bool = False,
 ) -> Plot | None:
     """Draw two columns against each other, with a point per file; None for fewer than two files with both values.
 
-    ``diagonal`` makes the axes equal, with a line of equal values.
+    ``across`` and ``up`` are a label and a column. ``diagonal`` makes the axes equal, with a line of equal values.
     """
-    both = [pair for pair in map(defined, zip(across[1], up[1], strict=True)) if len(pair) == 2]
-    if len(both) < 2:
+    both = data.numbers(across[1], up[1]).drop_nulls()
+    if both.height < 2:
         return None
-    x, y = np.array(both).T
+    x, y = both.cast(pl.Float64).to_numpy().T
     low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
     equal = {"domain": [low, high], "nice": True} if diagonal and low < high else {}
     kind = "log" if not diagonal and x.min() > 0 and x.max() / x.min() > 100 else "linear"
-    shown = [(label, f"{data.add(values)}:Q") for label, values in (across, up)]
+    shown = [(label, f"{data.add(column)}:Q") for label, column in (across, up)]
     points = (
         alt.Chart(FILES)
         .mark_point(

@@ -14,50 +14,41 @@ from jaxrnn.evaluation.summary import LEAST
 POOLED = 4
 
 
-class Number(NamedTuple):
-    """A number in a table, with an optional interval.
+class Cell(NamedTuple):
+    """A cell of a table: a number with an interval, or a recording's id.
 
-    ``places`` are digits after the point, by default as many as the number needs. ``instead`` is a text to show in
-    place of the number. ``is_few`` tells that the values are too few for an interval.
+    ``exact`` is a number for JavaScript, empty without a value; ``file`` is the file number on the page.
     """
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    places: int | None = None
-    sign: bool = False
-    instead: str = ""
-    is_few: bool = False
-
-    @property
-    def text(self) -> str:
-        """The number for people."""
-        return self.instead or number(self.value, self.places, sign=self.sign)
-
-    @property
-    def interval(self) -> str:
-        """The interval for people; empty without an interval."""
-        low, high = (number(end, self.places, sign=self.sign) for end in (self.low, self.high))
-        return ("too few" if self.is_few else "") if NONE in (low, high) else f"{low} … {high}"
-
-    @property
-    def exact(self) -> str:
-        """The number for JavaScript; empty without a value."""
-        missing = self.value is None or math.isnan(self.value)
-        return "" if missing else repr(self.value).replace("inf", "Infinity")
-
-
-class FileName(NamedTuple):
-    """A recording's id in a table, with the path and the file number on the page."""
-
     text: str
-    path: str
-    file: int
+    interval: str = ""
+    exact: str | None = None
+    file: int | None = None
+    path: str = ""
+
+
+def numeric(
+    value: float | None,
+    low: float | None = None,
+    high: float | None = None,
+    places: int | None = None,
+    *,
+    sign: bool = False,
+    is_few: bool = False,
+) -> Cell:
+    """Return a cell with a number and an optional interval; ``is_few`` tells that values are too few for an interval.
+
+    ``places`` are digits after the point, by default as many as the number needs.
+    """
+    ends = [number(end, places, sign=sign) for end in (low, high)]
+    interval = ("too few" if is_few else "") if NONE in ends else " … ".join(ends)
+    exact = "" if value is None or math.isnan(value) else repr(value).replace("inf", "Infinity")
+    return Cell(number(value, places, sign=sign), interval, exact)
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table by columns, each a header and cells: words, `Number` or `FileName`."""
+    """A table by columns, each a header and cells: words, or a `Cell`."""
 
     label: str
     columns: Sequence[tuple[str, Sequence[Any]]]
@@ -65,7 +56,7 @@ class ReportTable:
     @property
     def heads(self) -> list[tuple[str, bool]]:
         """Headers, and True for columns of numbers."""
-        return [(head, any(isinstance(cell, Number) for cell in cells)) for head, cells in self.columns]
+        return [(head, any(getattr(cell, "exact", None) is not None for cell in cells)) for head, cells in self.columns]
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
@@ -78,13 +69,22 @@ def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list
     present = [value for value in values if value is not None]
     if present and all(map(is_number, present)):
         places = decimals(present)
-        return labelled(label, unit), [Number(value, places=places) for value in values]
+        return labelled(label, unit), [numeric(value, places=places) for value in values]
     return labelled(label, unit), [words(value) for value in values]
 
 
-def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> Number:
+def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> Cell:
     """Return the number of an entry under a key, with the interval."""
-    return Number(entry[value], entry["low"], entry["high"], places, sign, is_few=0 < entry.get("n", LEAST) < LEAST)
+    is_few = 0 < entry.get("n", LEAST) < LEAST
+    return numeric(entry[value], entry["low"], entry["high"], places, sign=sign, is_few=is_few)
+
+
+def numbers(
+    entries: Sequence[Mapping[str, Any]], key: str, places: Sequence[int | None] | None = None, *, sign: bool = False
+) -> list[Cell]:
+    """Return the numbers of entries under a key; ``places`` are digits for each entry."""
+    digits = places or [None] * len(entries)
+    return [numeric(entry[key], places=each, sign=sign) for entry, each in zip(entries, digits, strict=True)]
 
 
 def places_of(*numbers: float | None) -> int:
