@@ -96,7 +96,6 @@ FILES = {
         model(node("MatMul", ["x", "weight"], name="product"), initializers=[WEIGHT]),
         ["'product'", "MatMul", "Incompatible"],
     ),
-    "an output of another shape": (model(RELU, outputs=[declared([2, 4])]), ["'r'", "(3) vs (4)"]),
     "inconsistent types": (model(node("Add", ["x", "i"], name="sum"), inputs=[X, INT]), ["'sum'", "int64"]),
     "no outputs": (model(RELU, outputs=[]), ["no outputs"]),
     "an unknown operator": (model(node("Rleu", ["x"])), ["'n'", "Rleu", "opset 17", "nearest", "Relu"]),

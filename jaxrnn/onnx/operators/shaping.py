@@ -300,6 +300,9 @@ def _equal_in_concat(attributes: Mapping[str, Any], operands: Sequence[Any], ope
 
 def axes_of(axes: Value, rank: int) -> tuple[int, ...]:
     """Return axes as non-negative ints; refuse axes out of range and duplicates."""
+    for axis in np.ravel(axes):
+        if isinstance(axis, symbols.Place):
+            static(axis.value, "its input 'axes'")
     normalized = []
     for axis in dimensions(np.asarray(axes, np.int64)):
         if not -rank <= axis < rank:
