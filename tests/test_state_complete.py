@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 
 import jax
@@ -11,7 +12,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from refusals import check_refused
-from small_models import graph_of
+from small_models import graph_of, make_model
 from state_graphs import (
     BOOL,
     F32,
@@ -31,6 +32,7 @@ from state_graphs import (
     node,
     pairs,
 )
+from verifier import session
 
 import jaxrnn
 from jaxrnn.answers import Unknown, any_of
@@ -513,6 +515,45 @@ def test_a_cell_that_does_not_return(frames):
     check_asked("c of LSTM 'lstm' starts from the input 'c'.*state={'h': 'h_out'}", model)
     declared = jaxrnn.load(model.proto, state={"h": "h_out"})
     assert declared.state[0].output == "h_out"
+
+
+def lists_model(before, after):
+    """Two GRUs whose states are the items of a list."""
+    draw = np.random.default_rng(0).standard_normal
+    arrays = {name: draw((1, 3 * N, N)).astype(np.float32) for name in ("W0", "R0", "W1", "R1")}
+    arrays |= {"first": np.array(0), "second": np.array(1), "axis": np.array([1])}
+    nodes = [
+        node("SequenceAt", [before, "second"], ["h1"]),
+        node("SequenceAt", [before, "first"], ["h0"]),
+        node("GRU", ["x", "W0", "R0", "", "", "h0"], ["Y0", "new0"], name="lower", hidden_size=N),
+        node("Squeeze", ["Y0", "axis"], ["between"]),
+        node("GRU", ["between", "W1", "R1", "", "", "h1"], ["Y1", "new1"], name="upper", hidden_size=N),
+        node("Squeeze", ["Y1", "axis"], ["y"]),
+        node("SequenceConstruct", ["new0", "new1"], [after]),
+    ]
+    graph = graph_of(nodes, {"x": ["T", 1, N]}, {"y": ["T", 1, N]}, arrays)
+    for values, name in ((graph.input, before), (graph.output, after)):
+        values.append(onnx.helper.make_tensor_sequence_value_info(name, onnx.TensorProto.FLOAT, [1, 1, N]))
+    return make_model(graph)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_lists_of_states(declared, tmp_path):
+    before, after = ("memory", "result") if declared else ("states", "new_states")
+    proto = lists_model(before, after)
+    model = jaxrnn.load(proto, state={before: after} if declared else None)
+    found = {f"{before}[{index}]": f"{after}[{index}]" for index in range(2)}
+    assert pairs(model) == found
+    draw = np.random.default_rng(1).standard_normal
+    x, state = draw((5, 1, N)).astype(np.float32), [draw((1, 1, N)).astype(np.float32) for _ in range(2)]
+    y, new = session(proto).run(None, {"x": x, before: state})
+    outputs = model({"x": x, **dict(zip(found, state, strict=True))})
+    for name, array in zip(["y", *found.values()], [y, *new], strict=True):
+        np.testing.assert_allclose(outputs[name], array, atol=1e-6)
+    assert pairs(pickle.loads(pickle.dumps(model))) == found
+    jaxrnn.export_onnx(model, model.params, tmp_path / "step.onnx", step=True, dims={"T": 1})
+    assert pairs(jaxrnn.load(tmp_path / "step.onnx")) == found
+    assert [str(each) for each in jaxrnn.load(proto, state={}).inputs][1] == f"{before}: sequence or optional"
 
 
 @pytest.mark.parametrize(

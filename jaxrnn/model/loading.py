@@ -25,6 +25,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.graph import name_dimensions, read_graph, spec_of
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.limits import Limits
+from jaxrnn.onnx.lists import separate_lists
 from jaxrnn.onnx.operators import OwnOperators, own_operators
 from jaxrnn.onnx.program import Program, bind, bound_loops
 from jaxrnn.onnx.reading import Source, SourceFile, check_proto, label_of, labelled, read_source
@@ -120,6 +121,7 @@ def model_of(
     """Bind the graph of a file as a model; ``options`` are the other arguments of `load`."""
     for name, given in {"static": static, "state": state, "dims": options.get("dims")}.items():
         check_kind(name, given, Mapping | None, "a dict by name")
+    state = separate_lists(graph.graph, state)
     name_dimensions(graph.graph, options.get("dims") or {})
     initial: dict[str, np.ndarray] = {}
     # State inputs with a value in the file become inputs without a value.
