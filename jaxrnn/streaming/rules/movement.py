@@ -240,6 +240,12 @@ _STREAMED_INDICES = "it reads frames at indices that depend on the stream"
 _HINT = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
 
 
+_CARRIED = (
+    "to repeat the last valid frame, carry the frame: jaxrnn.associative_scan(lambda a, b: (jnp.where(b[1], b[0], "
+    "a[0]), a[1] | b[1]), (x, valid))[0]"
+)
+
+
 @RULES.add("dynamic_slice")
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
     """Stream a dynamic slice; the start must be static along time."""
@@ -288,7 +294,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Any:
             raise backwards(run)
         run.refuse(
             f"{_ORDER}, or may be negative, which counts from the end",
-            f"keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0); {_HINT}",
+            f"keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0); {_HINT}; {_CARRIED}",
         )
     refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
@@ -320,7 +326,7 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
     if is_dropped and (found := numbered_frames(run, x, indices, numbers.start_index_map)) is not None:
         return _in_numbered_frames(run, equation, *found)
     if x.axis in numbers.operand_batching_dims or not indices.affine:
-        run.refuse(_STREAMED_INDICES, _HINT)
+        run.refuse(_STREAMED_INDICES, f"{_HINT}; {_CARRIED}")
     return _frames(run, equation, x, indices) if is_dropped else _windows(run, equation, x, indices)
 
 
@@ -330,10 +336,10 @@ def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indice
     taken: Any = x
     if axis in numbers.start_index_map:
         column, is_alone = numbers.start_index_map.index(axis), numbers.start_index_map == (axis,)
-        if isinstance(x, Chunk) and is_alone and axis in numbers.collapsed_slice_dims:
-            if is_fixed(indices) and np.size(indices) > 0 and np.all(indices >= 0):
-                return _static_frames(run, equation, x, indices)
-            if is_length(indices):
+        if isinstance(x, Chunk) and axis in numbers.collapsed_slice_dims:
+            if is_fixed(indices) and np.size(indices) > 0 and np.all(indices[..., column] >= 0):
+                return _static_frames(run, equation, x, indices, column)
+            if is_alone and is_length(indices):
                 return _last_frames(run, equation, x, indices)
         if not is_static(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
             run.refuse("its frame indices are not known while tracing", _HINT)
@@ -372,22 +378,23 @@ def _in_numbered_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk,
     return _in_each_frame(run, equation, x, indices, dimension_numbers=changed)
 
 
-def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
+def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any, column: int) -> FinalValue:
     """Take frames with static numbers; by the mode, a missing frame is the fill value or the last frame."""
-    first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
+    low, most = int(np.min(indices[..., column])), int(np.max(indices[..., column]))
+    first, end = pick(run, x, 0, 1, most + 1), run.end(x.timeline)
     places = jnp.asarray(indices)
-    (array,) = run.bind(
-        equation, [first.array, places if end is None else jnp.minimum(places, (end - 1).astype(places.dtype))]
-    )
+    frames = places[..., column]
+    if end is not None:
+        places = places.at[..., column].set(jnp.minimum(frames, (end - 1).astype(places.dtype)))
+    (array,) = run.bind(equation, [first.array, places])
     fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and not is_key(array.dtype)
-    low = int(np.min(indices))
-    first = dataclasses.replace(first, reach=x.reach and x.reach.picked(low, 1, int(np.max(indices)) + 1 - low))
+    first = dataclasses.replace(first, reach=x.reach and x.reach.picked(low, 1, most + 1 - low))
     if end is None or not fills:
         return first.holding(array)
     batch = gathered_axes(equation)
     shape = [size if d in batch else 1 for d, size in enumerate(array.shape)]
     missing = jnp.asarray(equation.params["fill_value"], array.dtype)
-    return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, missing))
+    return first.holding(jnp.where((frames < end).reshape(shape), array, missing))
 
 
 def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
