@@ -1,9 +1,9 @@
 """Canonical programs: jaxprs in which equal computations have equal spellings, so that rules know a single spelling.
 
 `canonical` inlines calls, drops equations that return their operands, and spells movements of axes of size 1, stacks,
-squares and reductions in one way. A `shard_map` over a single device is a call. Functions with custom derivative rules
-stay wrapped, and so do the functions of JAX in `KEPT`, for which some rules need the whole function. Each equation
-keeps the line of the user's code, and the scope, which is the name of the ONNX node.
+squares, reductions and repeated numbers in one way. A `shard_map` over a single device is a call. Functions with custom
+derivative rules stay wrapped, and so do the functions of JAX in `KEPT`, for which some rules need the whole function.
+Each equation keeps the line of the user's code, and the scope, which is the name of the ONNX node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
-from jax.extend.core.primitives import concatenate_p, jit_p, reduce_p, reshape_p, slice_p, square_p
+from jax.extend.core.primitives import broadcast_in_dim_p, concatenate_p, jit_p, reduce_p, reshape_p, slice_p, square_p
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxrnn._jax.varying import axes_of, vary
@@ -79,6 +79,7 @@ class _Canonical:
         self.only_calls, self.rule = only_calls, rule
         self.mesh = mesh  # the mesh of one device, inside of its `shard_map`
         self.done: dict[int, tuple[Any, Any]] = {}  # functions that several equations share
+        self.numbers: dict[Var, Literal] = {}  # the number in all elements
 
     def closed(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         if id(closed) not in self.done:
@@ -200,6 +201,12 @@ class _Canonical:
         if any(True for _ in jaxprs_in_params(equation.params)):
             keeps = entry_of(equation).kind in _KEEP_CONSTANTS
             return [equation.replace(params={key: self.value(each, keeps) for key, each in equation.params.items()})]
+        if equation.primitive is broadcast_in_dim_p and len(equation.invars) == 1:
+            x = equation.invars[0]
+            if (number := x if isinstance(x, Literal) else self.numbers.get(x)) is not None and not _shape_of(number):
+                self.numbers[equation.outvars[0]] = number
+                params = {**equation.params, "broadcast_dimensions": ()}
+                equation = equation.replace(invars=[number], params=params)
         spelling = SPELLINGS.of(equation)
         return [equation] if spelling is None else spelling(equation)
 

@@ -46,6 +46,7 @@ _NAMESPACES = {
     "jnp.fft": jnp.fft,
     "jnp.linalg": jnp.linalg,
     "jax.image": jax.image,
+    "jax.ops": jax.ops,
 }
 
 
@@ -238,6 +239,8 @@ _CALLS = {
     "jnp.correlate": "call jaxrnn.correlate, which takes the same arguments",
     "lax.map": "leave out batch_size= (a stream computes one pulse at a time)",
     "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
+    "jax.ops.segment_sum": "sum segments of equal length by a reshape: x.reshape(-1, 4, *x.shape[1:]).sum(1), with "
+    "multiple=4 if the length must be divisible",
     "jnp.linspace": "count frames with jnp.arange(x.shape[0]) and divide by a fixed number",
     "jnp.tile": "repeat along another axis, or each frame with jnp.repeat",
     "jnp.split": "cut at fixed frames, or reshape into blocks",
@@ -257,6 +260,8 @@ _PRIMITIVES = {
 #: Hints, keyed by a part of JAX's message, for functions that do not appear in the traceback.
 _MESSAGES = {
     "associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments",
+    "missing 1 required positional argument": "give `params=` for a function of params and x",
+    "takes 1 positional argument but 2 were given": "leave out `params=` for a function of x only",
     "slice indices must be integers": "cut an array of JAX, and not of NumPy: jnp.asarray(table)[: x.shape[0]]",
 }
 

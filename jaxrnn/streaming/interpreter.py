@@ -40,6 +40,7 @@ from jaxrnn.streaming.values import (
     FinalValue,
     Late,
     Pairs,
+    Postponed,
     is_awaited,
     is_length,
     is_static,
@@ -88,6 +89,9 @@ PAIR_RULES = Rules[Rule]()
 #: Rules for values that only the end of the stream decides. A rule may return None, as above.
 AWAITING_RULES = Rules[Rule]()
 
+#: Rules for `Postponed` values. A rule may return None: the result is an error if it is used.
+POSTPONED_RULES = Rules[Rule]()
+
 #: Primitives whose rule also applies to equations without streamed operands.
 ALWAYS: set[str] = set()
 
@@ -132,6 +136,10 @@ def _apply(run: Pass, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         streamed,
         not streamed and has_symbols(equation),
     )
+    if any(isinstance(value, Postponed) for value in operands):
+        rule = POSTPONED_RULES.of(operation_of(equation))
+        if rule is not None and (result := rule(run, equation, *operands)) is not None:
+            return listed(result)
     if kinds.deferred is not None and not kinds.awaits and not RULES.takes(equation, Deferred):
         return [kinds.deferred] * len(equation.outvars)
     for context in _CONTEXTS:

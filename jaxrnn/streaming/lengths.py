@@ -300,9 +300,11 @@ def obstacle(error: UndecidedError, attempt: Attempt, most: int | None) -> Undec
 
 
 def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
-    """Return advice for a function that works up to a length, such as the length of a table."""
+    """Return advice for a function that works up to a length, such as the length of a table or a bound in the code."""
     bounds = " ".join(part for part in parts_of(str(error)) if part.startswith("min("))
+    bounds += " ".join(re.findall("comparison '(.*)' is inconclusive", str(error)))
     numbers = {int(number) for number in re.findall(r"\d+", bounds)}
+    numbers |= {number - 1 for number in numbers}
     for most in sorted((number for number in numbers if number > 1), reverse=True):
         with contextlib.suppress(JaxrnnError):
             attempt(1, (f"S <= {most}",))

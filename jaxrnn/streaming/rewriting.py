@@ -169,7 +169,7 @@ def sizes_when_empty(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
             begins, ends = zip(*((min(pair), pair[1]) for pair in places), strict=True)
             results = [lax.slice(operands[0], begins, ends, params["strides"])]
         else:
-            results = _apply(size, equation, operands)
+            results = bind_at_sizes(size, equation, operands)
         for variable, result in zip(equation.outvars, results, strict=True):
             for each, here in zip(shape_of(variable), np.shape(result), strict=True):
                 value = known.setdefault(str(each), here) if is_symbolic(each) else each
@@ -183,10 +183,11 @@ def sizes_when_empty(inner: Any, arguments: Sequence[Any]) -> dict[str, int]:
 
 def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -> list[Any]:
     """Evaluate a jaxpr with other sizes in place of symbolic sizes."""
-    return evaluate(inner, arguments, functools.partial(_apply, size))
+    return evaluate(inner, arguments, functools.partial(bind_at_sizes, size))
 
 
-def _apply(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+def bind_at_sizes(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of an equation with other sizes in place of symbolic sizes."""
     kind = entry_of(equation).kind
     if kind == "size":
         return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]

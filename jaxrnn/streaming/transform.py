@@ -437,7 +437,9 @@ def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: 
     except Exception as same:
         if isinstance(same, JaxrnnError) or not isinstance(same, _UNTRACEABLE):
             raise same from None
-        raise StreamError(_said_of(same, "cannot be traced: jax.jit of it fails, too")) from same
+        hint = hint_for_message(str(same)) or hint_for_call(location_of_error(same).calls)
+        what = _said_of(same, "cannot be traced: jax.jit of it fails, too")
+        raise StreamError(f"{what}; {hint}" if hint else what) from same
     return (
         hint_for_message(str(cause))
         or hint_for_call(location_of_error(cause).calls)
@@ -455,8 +457,8 @@ def _said_of(error: Exception, what: str) -> str:
     at = f" ({place})" if place else ""
     if is_of_numpy(location):
         return f"the function {what}{at}: NumPy needs the length as a number"
-    first, *rest = whole_message(error).splitlines()
-    return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])
+    # JAX continues with the equations of the trace, and with links to JAX's pages.
+    return f"the function {what}{at}: {kind}{first_line(error).rstrip('.')}"
 
 
 #: Code that separates the parameters of an NNX module from the other variables.

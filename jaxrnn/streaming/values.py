@@ -236,6 +236,39 @@ class Deferred:
     backwards: bool = False  # True if the value counts down from the end
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Postponed(Deferred):
+    """A value that no step holds, but from which later equations take parts that a step holds."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Joined(Postponed):
+    """Pairs of frames and other columns, such as an attention sink, joined along one of both time axes.
+
+    With axis -1, the only part is a number, which all elements equal.
+    """
+
+    axis: int
+    parts: tuple[Any, ...]
+    shapes: tuple[tuple[Any, ...], ...]  # of each part, for a whole recording
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows(Postponed):
+    """Constant rows that follow from their distance from the end: row r is a function of ``r - origin``.
+
+    Example: rows ``512 - n`` to 512 of a table, where the origin is n, the length.
+    """
+
+    axis: int
+    size: Any  # a symbolic dimension
+    origin: Any  # a symbolic dimension
+    at: Callable[[Any], Any]  # the rows for a vector of differences
+    counts: tuple[int, int] | None = (
+        None  # factor and summand, if the rows are numbers ``factor * difference + summand``
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Shifted:
     """The sum of a stream and a final value, which is a chunk with one frame. A missing part is None.

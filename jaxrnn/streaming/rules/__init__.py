@@ -12,6 +12,7 @@ from jaxrnn.streaming.rules import (  # noqa: F401
     elementwise,
     movement,
     pairs,
+    postponed,
     recurrence,
     reductions,
     time,

@@ -29,6 +29,7 @@ from jaxrnn.streaming.dimensions import (
     largest_value,
     out_shape,
     symbolic_axes,
+    value_of,
 )
 from jaxrnn.streaming.formulas import Formula
 from jaxrnn.streaming.interpreter import RULES
@@ -40,6 +41,7 @@ from jaxrnn.streaming.values import (
     Clipped,
     Deferred,
     FinalValue,
+    Rows,
     along,
     is_fixed,
     is_length,
@@ -63,8 +65,11 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     affine = affine_of(equation, operands)
     counting = [value.affine[0] for value in operands if isinstance(value, Chunk) and value.affine is not None]
     if any(map(is_length, operands)):
+        rows = _from_length(run, equation, operands)
+        if rows is not None:
+            return [rows]
         down = min(counting, default=0) < 0
-        return [Deferred(backwards(run) if down else unknown_yet(run), down)]
+        return [Deferred(from_the_end(run) if down else unknown_yet(run), down)]
     if singular := singular_operands(equation):
         operands = tuple(
             run.harmless(value, entry.harmless) if place in singular else value for place, value in enumerate(operands)
@@ -223,6 +228,31 @@ def backwards(run: Pass) -> StreamError:
         "it reverses time, so its first frame is the last of the stream",
         "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
     )
+
+
+def from_the_end(run: Pass) -> StreamError:
+    """Return the error for positions that count from the end."""
+    return run.refusal(
+        "it counts frames from the end, so its first frame is known only when the stream has ended",
+        "count from the start, such as jnp.arange(x.shape[0])",
+    )
+
+
+def _from_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Rows | None:
+    """Return the sum or difference of numbers of frames and a length, or None."""
+    signs, (x, *_) = entry_of(equation).signs, sorted(operands, key=is_length)
+    if len(operands) != 2 or not signs or not isinstance(x, Chunk) or x.affine is None or x.clipped is not None:
+        return None
+    place = 0 if operands[0] is x else 1
+    length, scale, offsets = operands[1 - place], signs[place] * x.affine[0], signs[place] * x.affine[1]
+    dtype, axis, rank = type_of(equation.outvars[0]), x.axis, x.array.ndim
+    if not is_length(length) or np.size(length) != 1 or abs(scale) != 1 or offsets.size != 1 or not is_wide(dtype):
+        return None
+    total = signs[1 - place] * length.reshape(-1)[0] + int(offsets.flat[0])  # of which the numbers fall, or grow
+    constant = int(value_of(total, 0))
+    at = lambda differences: along(scale * differences + constant, axis, rank).astype(dtype)  # noqa: E731
+    facts: Any = {"size": x.timeline.size, "origin": -scale * (total - constant), "counts": (scale, constant)}
+    return Rows(from_the_end(run), backwards=scale < 0, axis=axis, at=at, **facts) if x.outer == 1 else None
 
 
 def unknown_yet(run: Pass) -> StreamError:

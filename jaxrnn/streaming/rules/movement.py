@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import is_key, trace
+from jaxrnn.jaxprs.equations import is_key, trace, type_of
 from jaxrnn.streaming.dimensions import (
     constant_value,
     gathered_axes,
@@ -25,7 +25,14 @@ from jaxrnn.streaming.dimensions import (
 )
 from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import align, backwards, everywhere, refuse_final_values, unknown_yet
+from jaxrnn.streaming.rules.elementwise import (
+    align,
+    backwards,
+    everywhere,
+    from_the_end,
+    refuse_final_values,
+    unknown_yet,
+)
 from jaxrnn.streaming.rules.reductions import per_frame, within_frames
 from jaxrnn.streaming.rules.time import Table, as_table, concatenate_time, numbered_frames, pick, split_time, take
 from jaxrnn.streaming.rules.windows import Window, framed
@@ -35,6 +42,7 @@ from jaxrnn.streaming.values import (
     Deferred,
     FinalValue,
     Late,
+    Rows,
     along,
     is_fixed,
     is_length,
@@ -207,11 +215,24 @@ def _over_and_over(run: Pass, equation: JaxprEqn, x: Any) -> Chunk:
 
 
 @RULES.add("rev")
-def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Chunk]:
+def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     """Stream a reversal of other axes than time."""
-    if x.axis in equation.params["dimensions"]:
-        raise backwards(run)
-    return run.frame_by_frame(equation, x)
+    if x.axis not in equation.params["dimensions"]:
+        return run.frame_by_frame(equation, x)
+    if x.affine is None or x.affine[1].size != 1 or x.clipped is not None:
+        raise backwards(run) if x.reach is not None else from_the_end(run)
+    return in_reverse(run, equation, x.axis, x.affine[0], int(x.affine[1].flat[0]))
+
+
+def in_reverse(run: Pass, equation: JaxprEqn, axis: int, scale: int, first: Any) -> Any:
+    """Reverse numbers of frames: row r is ``scale * r + first``."""
+    shape, dtype = out_shape(equation), type_of(equation.outvars[0])
+
+    def reverse() -> Any:
+        down = lax.broadcasted_iota(dtype, shape, axis) * np.asarray(-scale, dtype)
+        return down + jnp.asarray(scale * (shape[axis] - 1) + first, dtype)
+
+    return interpret(run, trace(reverse)[0], [])[0]
 
 
 _ORDER = "it reads frames in an order that is not a fixed step forward"
@@ -219,8 +240,14 @@ _STREAMED_INDICES = "it reads frames at indices that depend on the stream"
 _HINT = "read frames at fixed positions, at a fixed step, or up to a fixed distance from the end"
 
 
+_CARRIED = (
+    "to repeat the last valid frame, carry the frame: jaxrnn.associative_scan(lambda a, b: (jnp.where(b[1], b[0], "
+    "a[0]), a[1] | b[1]), (x, valid))[0]"
+)
+
+
 @RULES.add("dynamic_slice")
-def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk | FinalValue:
+def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
     """Stream a dynamic slice; the start must be static along time."""
     if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
         run.refuse("it slices a constant at a position that moves with time", "compute the slice frame by frame")
@@ -234,6 +261,8 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Chunk 
         hint = "index the table with offset + jnp.arange(x.shape[0]): a slice would begin earlier near the table's end"
         run.refuse("its first frame is not known while tracing", hint if is_table else _HINT)
     taken = take(run, x, start, 1, sizes[x.axis])
+    if isinstance(taken, Rows):
+        raise taken.error
     sizes[x.axis] = taken.array.shape[x.axis]
     begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
     array = lax.dynamic_slice(taken.array, [jnp.asarray(value, jnp.int32) for value in begins], sizes)
@@ -256,16 +285,16 @@ def dynamic_update_slice(run: Pass, equation: JaxprEqn, x: Any, new: Any, *start
 
 
 @RULES.add("gather", takes=(Deferred, Late))
-def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Chunk | FinalValue:
+def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Any:
     """Stream indexing: slices and steps along time, any indices along other axes, and tables indexed by a stream."""
     if isinstance(x, Deferred):
         raise x.error
     if isinstance(indices, Deferred):
         if indices.backwards:
-            raise indices.error
+            raise backwards(run)
         run.refuse(
             f"{_ORDER}, or may be negative, which counts from the end",
-            f"keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0); {_HINT}",
+            f"keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0); {_HINT}; {_CARRIED}",
         )
     refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
@@ -297,28 +326,30 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
     if is_dropped and (found := numbered_frames(run, x, indices, numbers.start_index_map)) is not None:
         return _in_numbered_frames(run, equation, *found)
     if x.axis in numbers.operand_batching_dims or not indices.affine:
-        run.refuse(_STREAMED_INDICES, _HINT)
+        run.refuse(_STREAMED_INDICES, f"{_HINT}; {_CARRIED}")
     return _frames(run, equation, x, indices) if is_dropped else _windows(run, equation, x, indices)
 
 
-def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indices: Any) -> Chunk | FinalValue:
+def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indices: Any) -> Any:
     """Index a stream, or a table, by indices that are the same in each step."""
     numbers, sizes, axis = equation.params["dimension_numbers"], list(equation.params["slice_sizes"]), x.axis
     taken: Any = x
     if axis in numbers.start_index_map:
         column, is_alone = numbers.start_index_map.index(axis), numbers.start_index_map == (axis,)
-        if isinstance(x, Chunk) and is_alone and axis in numbers.collapsed_slice_dims:
-            if is_fixed(indices) and np.size(indices) > 0 and np.all(indices >= 0):
-                return _static_frames(run, equation, x, indices)
-            if is_length(indices):
+        if isinstance(x, Chunk) and axis in numbers.collapsed_slice_dims:
+            if is_fixed(indices) and np.size(indices) > 0 and np.all(indices[..., column] >= 0):
+                return _static_frames(run, equation, x, indices, column)
+            if is_alone and is_length(indices):
                 return _last_frames(run, equation, x, indices)
         if not is_static(indices) or np.ndim(indices) != 1 or axis in numbers.collapsed_slice_dims:
             run.refuse("its frame indices are not known while tracing", _HINT)
         taken = take(run, x, static_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
         is_full = all(sizes[d] == old for d, old in enumerate(in_shape(equation)) if d != axis)
-        if isinstance(taken, Chunk) and is_full and is_alone and not numbers.collapsed_slice_dims:
+        if isinstance(taken, Chunk | Rows) and is_full and is_alone and not numbers.collapsed_slice_dims:
             return taken
+        if isinstance(taken, Rows):
+            raise taken.error
     elif isinstance(x, Table):
         taken = take(run, x, 0, 1, sizes[axis])
     sizes[axis] = taken.array.shape[axis]
@@ -347,22 +378,23 @@ def _in_numbered_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk,
     return _in_each_frame(run, equation, x, indices, dimension_numbers=changed)
 
 
-def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
+def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any, column: int) -> FinalValue:
     """Take frames with static numbers; by the mode, a missing frame is the fill value or the last frame."""
-    first, end = pick(run, x, 0, 1, int(np.max(indices)) + 1), run.end(x.timeline)
+    low, most = int(np.min(indices[..., column])), int(np.max(indices[..., column]))
+    first, end = pick(run, x, 0, 1, most + 1), run.end(x.timeline)
     places = jnp.asarray(indices)
-    (array,) = run.bind(
-        equation, [first.array, places if end is None else jnp.minimum(places, (end - 1).astype(places.dtype))]
-    )
+    frames = places[..., column]
+    if end is not None:
+        places = places.at[..., column].set(jnp.minimum(frames, (end - 1).astype(places.dtype)))
+    (array,) = run.bind(equation, [first.array, places])
     fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and not is_key(array.dtype)
-    low = int(np.min(indices))
-    first = dataclasses.replace(first, reach=x.reach and x.reach.picked(low, 1, int(np.max(indices)) + 1 - low))
+    first = dataclasses.replace(first, reach=x.reach and x.reach.picked(low, 1, most + 1 - low))
     if end is None or not fills:
         return first.holding(array)
     batch = gathered_axes(equation)
     shape = [size if d in batch else 1 for d, size in enumerate(array.shape)]
     missing = jnp.asarray(equation.params["fill_value"], array.dtype)
-    return first.holding(jnp.where((places[..., 0] < end).reshape(shape), array, missing))
+    return first.holding(jnp.where((frames < end).reshape(shape), array, missing))
 
 
 def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> FinalValue:
@@ -409,7 +441,11 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     batch, order = gathered_axes(equation), list(numbers.offset_dims)
     order[part.axis : part.axis] = batch
     array = jnp.moveaxis(array, range(array.ndim), order)
-    return run.make(array, batch[indices.axis], timeline, part.delay, part.reach)
+    affine = None
+    if x.affine is not None and x.affine[1].size == offsets.size == 1:  # numbers of every second frame
+        first = x.affine[0] * offsets.reshape(()) + x.affine[1].reshape(())
+        affine = x.affine[0] * hop, first.reshape((1,) * array.ndim)
+    return run.make(array, batch[indices.axis], timeline, part.delay, part.reach, affine)
 
 
 def _windows(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:

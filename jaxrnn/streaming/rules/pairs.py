@@ -27,7 +27,15 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of, on_elements
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import LARGEST, Timeline, gathered_axes, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import (
+    LARGEST,
+    Timeline,
+    gathered_axes,
+    in_shape,
+    is_symbolic,
+    out_shape,
+    symbolic_axes,
+)
 from jaxrnn.streaming.formulas import Formula, formula_of, operation_of, term_of
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
@@ -41,7 +49,7 @@ from jaxrnn.streaming.rules.parallel import (
 )
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.totals import carried_as, identity_of
-from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Low, Mask, Outside, Pairs, is_length, static_number
+from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Joined, Low, Mask, Outside, Pairs, is_length, static_number
 
 #: Finite mask values at or below this number mean minus infinity: -10,000, as bfloat16 rounds it.
 LOWEST = -9984.0
@@ -118,9 +126,12 @@ def iota(run: Pass, equation: JaxprEqn) -> Pairs:
 
 
 @PAIR_RULES.add("broadcast_in_dim")
-def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs:
+def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Pairs | Joined:
     """Broadcast to two axes of time."""
     shape, dimensions = out_shape(equation), equation.params["broadcast_dimensions"]
+    sizes = [str(size) for size in shape if is_symbolic(size)]
+    if _is_scalar(x) and len(sizes) == 2 and sizes[0] != sizes[1]:
+        return _joined(run, -1, [(x, ())])
     if not isinstance(x, Pairs):
         return _broadcast(run, equation, x, dimensions)
     axes = _two_axes(run, shape)[0]
@@ -169,7 +180,8 @@ def _sized(shape: Sequence[Any], axes: Sequence[int], grid: Grid) -> tuple[int, 
     return tuple(sizes)
 
 
-def _leaf(run: Pass, chunk: Chunk) -> Chunk:
+def leaf_of(run: Pass, chunk: Chunk) -> Chunk:
+    """Return a chunk with one stream, for an expression of pairs."""
     if chunk.outer != 1:
         run.refuse("one of its time axes is merged with another axis", "split the axes first")
     return run.on_time(run.spread(chunk))
@@ -178,7 +190,7 @@ def _leaf(run: Pass, chunk: Chunk) -> Chunk:
 def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[int]) -> Pairs:
     """Return a chunk that is broadcast along a second axis of time."""
     axes, timeline = _two_axes(run, shape)
-    leaf, side = _leaf(run, chunk), axes.index(dimensions[chunk.axis])
+    leaf, side = leaf_of(run, chunk), axes.index(dimensions[chunk.axis])
     return Pairs(
         lambda grid: lax.broadcast_in_dim(grid.frames(leaf, side), _sized(shape, axes, grid), tuple(dimensions)),
         axes, timeline, ((leaf, side),), formula=chunk.formula and (chunk.formula.swapped if side else chunk.formula),
@@ -400,6 +412,50 @@ def _low(value: Outside) -> float | None:
     return value if number and value <= LOWEST else None
 
 
+@PAIR_RULES.add("concatenate")
+def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | Joined:
+    """Join pairs of frames along another axis, such as attention heads, or along time, such as an attention sink."""
+    dimension, parts = equation.params["dimension"], list(zip(operands, map(shape_of, equation.invars), strict=True))
+    if is_symbolic(out_shape(equation)[dimension]):
+        return _joined(run, dimension, parts)
+    compute = lambda grid: run.bind(equation, [_full(x, shape, grid) for x, shape in parts])[0]  # noqa: E731
+    below, above = (
+        values[0] if len(set(values)) == 1 else None
+        for values in ([getattr(x, key) for x in operands] for key in ("below", "above"))
+    )
+    return dataclasses.replace(
+        operands[0], compute=compute, leaves=_leaves(operands), formula=None, shape=(), _kept={}, below=below,
+        above=above, low=min(x.low for x in operands), high=max(x.high for x in operands),
+        unclear=next((x.unclear for x in operands if x.unclear), None),
+        masked=tuple(dict.fromkeys(mask for x in operands for mask in x.masked)),
+    )  # fmt: skip
+
+
+def _joined(run: Pass, axis: int, parts: Sequence[tuple[Any, Any]]) -> Joined:
+    hint = "join numbers of each query to the scores before a softmax, and cut off their columns behind it"
+    error = run.refusal("it joins pairs of frames along time", hint)
+    return Joined(error, axis=axis, parts=tuple(x for x, _ in parts), shapes=tuple(tuple(shape) for _, shape in parts))
+
+
+@PAIR_RULES.add("pad")
+def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Joined | None:
+    """Join columns or rows of one number to pairs of frames."""
+    config, shape = equation.params["padding_config"], in_shape(equation)
+    axes = [axis for axis, amounts in enumerate(config) if any(each != 0 for each in amounts)]
+    known = isinstance(x, Pairs) and len(axes) == 1 and not any(map(is_symbolic, config[axes[0]]))
+    if not known or min(config[axes[0]]) < 0 or config[axes[0]][2]:
+        return None
+    (axis,), (low, high, _) = axes, config[axes[0]]
+
+    def joined(x: Any, value: Any) -> Any:
+        ends = (lax.full([*shape[:axis], int(each), *shape[axis + 1 :]], value) for each in (low, high))
+        return lax.concatenate([part for part in (next(ends), x, next(ends)) if part.shape[axis] != 0], axis)
+
+    structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
+    (result,) = interpret(run, trace(joined, *structs)[0], [x, value])
+    return dataclasses.replace(result, error=_joined(run, axis, []).error)  # of the pad
+
+
 @PAIR_RULES.add("transpose")
 def transpose(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
     """Change the order of the axes."""
@@ -543,10 +599,8 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     pairs = [place for place, (value, *_) in enumerate(operands) if isinstance(value, Pairs)]
     if not pairs:
         return _product(run, equation, left, right)
-    if len(pairs) == 2 and not left_summed and {*left.axes} <= {*left_batch} and {*right.axes} <= {*right_batch}:
-        return _elementwise_product(run, equation, left, right)
     if len(pairs) == 2:
-        run.refuse("it multiplies two matrices of pairs of frames", _HINT)
+        return _by_elements(run, equation, left, right)
     (place,) = pairs
     x, x_summed, x_batch = operands[place]
     other, other_summed, _ = operands[1 - place]
@@ -556,9 +610,9 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     partner = dict(zip(x_summed, other_summed, strict=True))
     fits = len(sides) == 1 and isinstance(other, Chunk) and partner[x.axes[sides[0]]] == other.axis
     if not fits or x.axes[1 - sides[0]] in x_batch:
-        run.refuse("it combines pairs of frames with something else than the frames of one side", _HINT)
+        return _by_elements(run, equation, left, right)
     (key,) = sides
-    other = _leaf(run, other)
+    other = leaf_of(run, other)
     with_other = dataclasses.replace(x, leaves=(*x.leaves, (other, key)))
     grid, _, older = _grid(run, with_other, key, "sum", type_of(equation.invars[place]))
     weights = _full(x, in_shape(equation, place), grid)
@@ -581,18 +635,23 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     return run.make(result, axis, x.timeline, grid.delay, _reach(with_other.leaves, x.timeline, grid, older))
 
 
-def _elementwise_product(run: Pass, equation: JaxprEqn, left: Pairs, right: Pairs) -> Pairs:
-    """Multiply pairs of frames, where both time axes are batch axes."""
-    shape = out_shape(equation)
+def _by_elements(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
+    """Multiply pairs of frames with frames of their queries or keys, or with other pairs, and sum the products."""
+    (summed, _), _ = equation.params["dimension_numbers"]
+    dtype, sizes = type_of(equation.outvars[0]), [in_shape(equation)[axis] for axis in summed]
+    shape = [*out_shape(equation), *sizes]
+    if len(symbolic_axes(shape)) != 2:
+        run.refuse("it multiplies two matrices of pairs of frames", _HINT)
 
     def product(*operands: Any) -> Any:
         spread = []
         for place, operand in enumerate(operands):
-            layout = _layout(equation, place)
-            operand = jnp.transpose(operand, [axis for axis in layout if axis >= 0])
-            kept = [axis for axis, source in enumerate(layout) if source >= 0]
-            spread.append(lax.broadcast_in_dim(operand, shape, kept))
-        return lax.mul(*spread)
+            contracted, _ = equation.params["dimension_numbers"]
+            layout = [*_layout(equation, place), *contracted[place]]
+            operand = jnp.transpose(operand.astype(dtype), [axis for axis in layout if axis >= 0])
+            spread.append(lax.broadcast_in_dim(operand, shape, [d for d, axis in enumerate(layout) if axis >= 0]))
+        products = lax.mul(*spread)
+        return jnp.sum(products, range(len(shape) - len(sizes), len(shape)), dtype) if sizes else products
 
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
     return interpret(run, trace(product, *structs)[0], [left, right])[0]
@@ -607,7 +666,7 @@ def _layout(equation: JaxprEqn, place: int) -> list[int]:
 
 def _product(run: Pass, equation: JaxprEqn, left: Chunk, right: Chunk) -> Pairs:
     axes, timeline = _two_axes(run, out_shape(equation))
-    leaves = _leaf(run, left), _leaf(run, right)
+    leaves = leaf_of(run, left), leaf_of(run, right)
     return Pairs(
         lambda grid: run.bind(equation, [grid.frames(leaf, side) for side, leaf in enumerate(leaves)])[0],
         axes, timeline, tuple((leaf, side) for side, leaf in enumerate(leaves)),

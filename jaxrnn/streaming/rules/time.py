@@ -34,6 +34,7 @@ from jaxrnn.streaming.dimensions import (
     largest_value,
     out_shape,
     symbolic_axes,
+    value_of,
 )
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
@@ -41,13 +42,13 @@ from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
 from jaxrnn.streaming.rules.reductions import per_frame
 from jaxrnn.streaming.totals import join_of
-from jaxrnn.streaming.values import Chunk, FinalValue, Late, along, is_fixed, reach_of
+from jaxrnn.streaming.values import Chunk, FinalValue, Late, Rows, along, is_fixed, reach_of
 
 _HINT = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x)"
 
 
 @RULES.add("slice", takes=(Late,))
-def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
+def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     """Stream a slice, also along time."""
     starts, limits = list(equation.params["start_indices"]), list(equation.params["limit_indices"])
     strides = list(equation.params["strides"] or [1] * len(starts))
@@ -57,8 +58,10 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Chunk | FinalValue:
         x = run.on_time(x)
     taken = take(run, x, start, stride, size)
     others = [d for d in range(len(starts)) if d != x.axis]
-    if isinstance(taken, Chunk) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
+    if isinstance(taken, Chunk | Rows) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
         return taken
+    if isinstance(taken, Rows):
+        raise taken.error
     array = taken.array
     starts[x.axis], limits[x.axis], strides[x.axis] = 0, array.shape[x.axis], 1
     array = lax.slice(array, starts, limits, strides)
@@ -94,15 +97,23 @@ def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
     return run.make(jnp.take(jnp.asarray(table.array), places, table.axis), table.axis, timeline, delay, None)
 
 
-def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Chunk | FinalValue:
-    """Take frames ``start``, ``start + stride``, ...: a stream, or a final value if the number of frames is fixed."""
+def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Any:
+    """Take frames ``start``, ``start + stride``, ...: a stream, or a final value if the number of frames is fixed.
+
+    Rows of a table from a place on that depends on the length are `Rows`.
+    """
     if not is_symbolic(size):
         assert isinstance(x, Chunk)
         return pick(run, x, start, stride, int(size))
     begin = constant_value(start, size)
     if begin is None:
         why = f"it starts at frame {start}, which depends on the length of the stream"
-        raise run.refusal(why, "start at a fixed frame", UndecidedError)
+        error = run.refusal(why, "start at a fixed frame", UndecidedError)
+        if not isinstance(x, Table) or int(stride) != 1:
+            raise error
+        row, table = int(value_of(start, 0)), x  # of the table, for a difference of 0
+        at = lambda differences: jnp.take(jnp.asarray(table.array), row + differences, table.axis, mode="clip")  # noqa: E731
+        return Rows(error, axis=x.axis, size=size, origin=row - start, at=at)
     start, stride = begin, int(stride)
     if isinstance(x, Table):
         return _rows(run, x, start, stride, size)
