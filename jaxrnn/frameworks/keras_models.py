@@ -304,9 +304,10 @@ class _PureNetwork:
             outputs, _ = self._call(inputs, list(zip(variables.values(), values, strict=True)))
             return [tf.identity(value) for value in outputs]
 
+        traced: Any = function
         with exportable():
-            proto: onnx.ModelProto = tf2onnx.convert.from_function(function, signature)[0]
-            captured = function.get_concrete_function().graph.captures
+            proto: onnx.ModelProto = tf2onnx.convert.from_function(traced, signature)[0]
+            captured = traced.get_concrete_function().graph.captures
         outputs = [*_output_names(self.network), *(f"{name}{_NEXT}" for name in self.states)]
         # Tensors of layers, such as the mean of a `Normalization`, are inputs of the function.
         inner = {place.name: value for value, place in captured if place.dtype != tf.resource}
@@ -381,7 +382,7 @@ def _open_axes(shape: Sequence[int | None]) -> dict[int, str]:
 def _example(tensor: Any, axes: Mapping[int, str], length: int) -> np.ndarray:
     """Return random numbers for an input; integers are 0 or 1."""
     sizes = {axis: _BATCH if name == "batch" else length for axis, name in axes.items()}
-    shape = [sizes.get(axis, size) for axis, size in enumerate(tensor.shape)]
+    shape: Any = [sizes.get(axis, size) for axis, size in enumerate(tensor.shape)]
     rng = np.random.default_rng(0)
     dtype = np.dtype(tensor.dtype)
     return rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 2, shape).astype(dtype)
