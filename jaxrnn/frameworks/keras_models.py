@@ -112,7 +112,7 @@ def from_keras(
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
             checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", shortest)
-            check_other_weights(plain, pure.run, weights, pure.example, "Keras")
+            constants = check_other_weights(plain, pure.run, weights, pure.example, "Keras")
             check_stream(plain, pure.run, pure.example, pure.axes, "Keras", checked.shortest)
         except ModelError as error:
             raise ModelError(
@@ -125,7 +125,7 @@ def from_keras(
             given = {**(options.get("state") or {}), **missing}
             raise StateError(f"{network.name} keeps states that the model does not: `state={given}`")
     model.label = network.name
-    checked.report(model.label, "Keras")
+    checked.report(model.label, "Keras", constants)
     return model
 
 
