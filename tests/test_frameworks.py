@@ -321,13 +321,15 @@ def test_torch_functions_of_weights(torch):
         assert np.allclose(model(ones)["output"].ravel(), values, atol=1e-6)
         slope = jax.grad(lambda params, model=model: model.apply(params, ones)["output"].sum())(model.params)["w"]
         assert np.array_equal(slope, torch.autograd.grad(function(module.w).sum(), module.w)[0])
-    refused = {
-        "'w' changes the outputs of PyTorch, but is a constant": (lambda w: w.data, lambda w: w[0].item()),
-        "not for other values of 'w'": (lambda w: w if w.sum() > 0 else 2 * w, lambda w: w + w.tolist()[1]),
-    }
-    for words, functions in refused.items():
-        for function in functions:
-            check_refused(jaxrnn.ModelError, words, jaxrnn.from_torch, Scale(function), x, time=1, exporter="script")
+    for function in (lambda w: w.data, lambda w: w[0].item()):  # a constant, with a warning
+        module = Scale(function)
+        with pytest.warns(UserWarning, match="constants in place of the weights 'w'"):
+            model = jaxrnn.from_torch(module, x, time=1, exporter="script")
+        assert "w" not in model.params
+        assert np.abs(model({"x": x.numpy()})["output"] - module(x).detach().numpy()).max() < 1e-6
+    for function in (lambda w: w if w.sum() > 0 else 2 * w, lambda w: w + w.tolist()[1]):
+        words = "not for other values of 'w'"
+        check_refused(jaxrnn.ModelError, words, jaxrnn.from_torch, Scale(function), x, time=1, exporter="script")
 
 
 def all_of(module):

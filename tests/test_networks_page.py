@@ -9,15 +9,20 @@ from tiers import of_tiers
 
 from jaxrnn.onnx.state.names import affinity
 from tools.networks_page import KNOWN, PAGE, RUN, WAVES, measure, measure_waveform, page, read_page
+from tools.package_networks import IMPORTED, NETWORKS
+from tools.package_networks import measure as measure_package
 
+#: The rows of networks of packages on the page.
+ROWS = read_page(PAGE.read_text(encoding="utf-8"))[2]
 AGAIN = "make it again: python -m tools.networks_page --write docs/networks.md"
 
 
 def test_the_page_is_that_of_the_script():
     text = PAGE.read_text(encoding="utf-8")
-    ran, waves = read_page(text)
+    ran, waves, packages = read_page(text)
     assert (ran.keys(), waves.keys()) == (RUN.keys(), WAVES.keys()), AGAIN
-    assert page(ran, waves) == text, AGAIN
+    assert packages.keys() <= NETWORKS.keys()
+    assert page(ran, waves, packages) == text, AGAIN
     assert all(row.endswith("| equal |") for row in ran.values())
 
 
@@ -31,6 +36,14 @@ def test_figures_are_those_of_the_file(models, name):
 @pytest.mark.parametrize("name", WAVES)
 def test_latencies_are_those_of_the_stream(models, name):
     assert measure_waveform(models, name) == read_page(PAGE.read_text(encoding="utf-8"))[1][name], AGAIN
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ROWS)
+def test_networks_of_packages_give_their_rows(name):
+    package = NETWORKS[name].package
+    pytest.importorskip(IMPORTED.get(package, package), reason=f"{package} is not installed: pip install {package}")
+    assert measure_package(name) == ROWS[name]
 
 
 def test_names_that_the_page_says_pair_do():

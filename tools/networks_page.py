@@ -23,6 +23,7 @@ from jaxrnn._files.writing import in_place_of
 from jaxrnn.audio import Frames, Network, Waveform, latency
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.verification.sampling import random_inputs
+from tools import package_networks
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "networks.md"
 GITHUB = "https://github.com"
@@ -343,7 +344,7 @@ def _equal(found: Any, wanted: Any) -> bool:
     )
 
 
-def page(ran: Mapping[str, str], waves: Mapping[str, str]) -> str:
+def page(ran: Mapping[str, str], waves: Mapping[str, str], packages: Mapping[str, str]) -> str:
     """Return the page, with the rows of files and of functions from sound to sound."""
     rows = []
     for known in KNOWN:
@@ -356,15 +357,17 @@ def page(ran: Mapping[str, str], waves: Mapping[str, str]) -> str:
     lines = [f"{row}\n" for row in rows]
     of_files = [f"{ran[name]}\n" for name in RUN]
     of_waves = [f"{waves[name]}\n" for name in WAVES]
-    return "".join([HEAD, *lines, RUN_HEAD, *of_files, WAVEFORMS, *of_waves, TAIL])
+    of_packages = [f"{packages[name]}\n" for name in package_networks.NETWORKS if name in packages]
+    parts = [HEAD, *lines, RUN_HEAD, *of_files, WAVEFORMS, *of_waves, TAIL, package_networks.HEAD, *of_packages]
+    return "".join(parts)
 
 
-def read_page(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the rows of files, and of functions from sound to sound, from a page."""
+def read_page(text: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Read the rows of files, of functions from sound to sound, and of networks of packages from a page."""
     lines = text.splitlines()
     ran = {name: line for name in RUN for line in lines if line.startswith(f"| `{name}` |")}
     waves = {name: line for name in WAVES for line in lines if line.startswith(f"| {name} |")}
-    return ran, waves
+    return ran, waves, package_networks.rows_of(text)
 
 
 def main() -> int:
@@ -374,11 +377,11 @@ def main() -> int:
         "--write", type=Path, metavar="PAGE", help="the page to write, whose figures are kept otherwise"
     )
     arguments = parser.parse_args()
-    ran, waves = read_page(PAGE.read_text(encoding="utf-8")) if PAGE.is_file() else ({}, {})
+    ran, waves, packages = read_page(PAGE.read_text(encoding="utf-8")) if PAGE.is_file() else ({}, {}, {})
     if (folder := models()) is not None:
         ran = {name: measure(folder, name) for name in RUN}
         waves = {name: measure_waveform(folder, name) for name in WAVES}
-    text = page(ran, waves)
+    text = page(ran, waves, packages)
     if arguments.write is None:
         sys.stdout.write(text)
     else:

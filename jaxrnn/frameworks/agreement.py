@@ -57,8 +57,17 @@ class Checked:
     shortest: int
     reason: str
 
-    def report(self, name: str, framework: str) -> None:
-        """Warn if shorter lengths were left out because the file differs there."""
+    def report(self, name: str, framework: str, constants: Sequence[str] = ()) -> None:
+        """Warn of weights that are constants of the file, and of short lengths at which the file differs."""
+        if constants:
+            listed = ", ".join(map(repr, constants))
+            warnings.warn(
+                f"the file of {name} has constants in place of the weights {listed}: the module reads these outside of "
+                "the exported graph, for example as `weight.data`, a Python number or a NumPy array. The file agrees "
+                "for their present values, and training does not change them",
+                UserWarning,
+                stacklevel=3,
+            )
         if self.reason:
             warnings.warn(
                 f"the file of {name} agrees with {framework} from {self.shortest} frames on; for fewer: "

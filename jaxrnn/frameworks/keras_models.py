@@ -112,7 +112,7 @@ def from_keras(
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
             checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", shortest)
-            check_other_weights(plain, pure.run, weights, pure.example, "Keras")
+            constants = check_other_weights(plain, pure.run, weights, pure.example, "Keras")
             check_stream(plain, pure.run, pure.example, pure.axes, "Keras", checked.shortest)
         except ModelError as error:
             raise ModelError(
@@ -125,7 +125,7 @@ def from_keras(
             given = {**(options.get("state") or {}), **missing}
             raise StateError(f"{network.name} keeps states that the model does not: `state={given}`")
     model.label = network.name
-    checked.report(model.label, "Keras")
+    checked.report(model.label, "Keras", constants)
     return model
 
 
@@ -304,9 +304,10 @@ class _PureNetwork:
             outputs, _ = self._call(inputs, list(zip(variables.values(), values, strict=True)))
             return [tf.identity(value) for value in outputs]
 
+        traced: Any = function
         with exportable():
-            proto: onnx.ModelProto = tf2onnx.convert.from_function(function, signature)[0]
-            captured = function.get_concrete_function().graph.captures
+            proto: onnx.ModelProto = tf2onnx.convert.from_function(traced, signature)[0]
+            captured = traced.get_concrete_function().graph.captures
         outputs = [*_output_names(self.network), *(f"{name}{_NEXT}" for name in self.states)]
         # Tensors of layers, such as the mean of a `Normalization`, are inputs of the function.
         inner = {place.name: value for value, place in captured if place.dtype != tf.resource}
@@ -381,7 +382,7 @@ def _open_axes(shape: Sequence[int | None]) -> dict[int, str]:
 def _example(tensor: Any, axes: Mapping[int, str], length: int) -> np.ndarray:
     """Return random numbers for an input; integers are 0 or 1."""
     sizes = {axis: _BATCH if name == "batch" else length for axis, name in axes.items()}
-    shape = [sizes.get(axis, size) for axis, size in enumerate(tensor.shape)]
+    shape: Any = [sizes.get(axis, size) for axis, size in enumerate(tensor.shape)]
     rng = np.random.default_rng(0)
     dtype = np.dtype(tensor.dtype)
     return rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else rng.integers(0, 2, shape).astype(dtype)

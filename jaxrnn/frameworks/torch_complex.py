@@ -190,9 +190,14 @@ def _stft(
     bins = n_fft // 2 + 1 if onesided is not False else n_fft
     basis = _sinusoids(n_fft, bins) * _window(n_fft, win_length, window)
     basis = basis / math.sqrt(n_fft) if normalized else basis
-    spectrum = functional.conv1d(x, basis[:, None].to(x), stride=hop)
+    spectrum = functional.conv1d(x, _kernel(basis, 2 * bins, n_fft, x), stride=hop)
     spectrum = spectrum[0] if single else spectrum
     return Complex(*spectrum.split(bins, -2))
+
+
+def _kernel(basis: torch.Tensor, rows: int, n_fft: int, x: torch.Tensor) -> torch.Tensor:
+    """Return rows as a kernel of a convolution, with a shape that the exporter knows."""
+    return basis.to(x).reshape(rows, 1, n_fft)
 
 
 def _sinusoids(n_fft: int, bins: int) -> torch.Tensor:
@@ -238,9 +243,10 @@ def _inverse(
     x = torch.cat([spectrum.real, spectrum.imag], -2)
     x = x[None] if single else x
     shape = _window(n_fft, win_length, window)
-    basis = _back(n_fft, n_fft // 2 + 1) * shape * (math.sqrt(n_fft) if normalized else 1)
-    sound = functional.conv_transpose1d(x, basis[:, None].to(x), stride=hop)
-    square = (shape * shape)[None, None].to(x)
+    bins = n_fft // 2 + 1
+    basis = _back(n_fft, bins) * shape * (math.sqrt(n_fft) if normalized else 1)
+    sound = functional.conv_transpose1d(x, _kernel(basis, 2 * bins, n_fft, x), stride=hop)
+    square = _kernel(shape * shape, 1, n_fft, x)
     cover = functional.conv_transpose1d(torch.ones_like(x[:1, :1]), square, stride=hop)
     begin = n_fft // 2 if center else 0
     end = -begin or None if length is None else None

@@ -134,7 +134,7 @@ def from_torch(
                 model, plain = load(proto, **options), load(proto, **given)
                 _check_open(plain, axes)
                 checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", shortest)
-                check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
+                constants = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
                 check_stream(plain, call.run, call.arrays, axes, "PyTorch", checked.shortest)
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
@@ -149,7 +149,7 @@ def from_torch(
             problem = f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:"
             raise ModelError("\n".join([problem, *failures, *advice]))
     model.label = type(module).__name__
-    checked.report(model.label, "PyTorch")
+    checked.report(model.label, "PyTorch", constants)
     return model
 
 

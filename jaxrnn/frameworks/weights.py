@@ -86,29 +86,40 @@ def read_for(graph: onnx.GraphProto, outputs: Sequence[str]) -> set[str]:
     return found
 
 
-def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arrays, framework: str) -> None:
+def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arrays, framework: str) -> list[str]:
     """Compare a model with the module for other weights: random, of both signs, large and small, and their negatives.
 
-    A module that reads a weight as a number while it is exported agrees with the file only for the weights of the
-    export. Other weights do not decide if the outputs do not change, are not finite, or let rounding errors grow;
-    then smaller weights follow.
+    A weight that the module reads as a number while it is exported is a constant of the file, and the two agree only
+    for this value. Return the names of such weights. Other weights do not decide if the outputs do not change, are not
+    finite, or let rounding errors grow; then smaller weights follow.
 
     Raises:
-        ModelError: the module and the model differ, a weight that changes the outputs is not a parameter, or no choice
-            of weights decides. The message names the weights.
+        ModelError: the module and the model differ, or no choice of weights decides. The message names the weights.
     """
     if not weights:
-        return
+        return []
     first = run(inputs, weights)
     for seed, spread in enumerate(_SPREADS):
         drawn = _accepted(model, inputs, weights, _drawn(weights, spread, seed))
-        decided = [_decides(model, run, inputs, weights, first, other, framework) for other in drawn]
+        constants = _constants(model, run, inputs, weights, first, drawn[0])
+        kept = {name: weights[name] for name in constants}
+        decided = [_decides(model, run, inputs, weights, first, {**other, **kept}, framework) for other in drawn]
         if all(decided):
-            return
+            return constants
     raise ModelError(
         f"the weights cannot be checked: for other random weights, the outputs of {framework} do not change, are not "
         "finite, or depend on rounding errors"
     )
+
+
+def _constants(model: Model, run: RunWith, inputs: Arrays, weights: Arrays, first: Outputs, other: Arrays) -> list[str]:
+    """Return the weights that change the outputs of the module, and are not parameters of the model."""
+    found = []
+    for name in sorted(weights.keys() - model.params.keys()):
+        pairs = ((first, {**weights, name: other[name]}), (run(inputs, other), {**other, name: weights[name]}))
+        if any(_changed(before, run(inputs, changed)) for before, changed in pairs):
+            found.append(name)
+    return found
 
 
 def _decides(
@@ -119,16 +130,8 @@ def _decides(
     narrow = narrowest(model, inputs)
     if not _agree(there, run(inputs, _rounded(other)), narrow, _ROUNDING_SHARE):
         return False
-    for name in weights.keys() - model.params.keys():
-        pairs = ((first, {**weights, name: other[name]}), (there, {**other, name: weights[name]}))
-        if any(_changed(before, run(inputs, changed)) for before, changed in pairs):
-            raise ModelError(
-                f"the weight {name!r} changes the outputs of {framework}, but is a constant of the file: the module "
-                "reads the weight outside of the exported graph, for example as `weight.data`, a Python number or a "
-                "NumPy array; compute with the weight as a tensor"
-            )
     if not model.params:
-        return True  # no weight changes an output
+        return True  # no parameter changes an output
     if not _finite(there) or _agree(there, first, narrow, 1):
         return False
     wrong = _differences(model, run, inputs, other)
