@@ -223,8 +223,8 @@ def _check_ids(ids: Iterable[str], items: Sequence[Item]) -> None:
 #: Recordings that are opened concurrently, and recordings that are submitted together.
 THREADS, BLOCK = 8, 4096
 
-#: The arrays of a recording, each with the shape of its frames and the kind of its numbers.
-Frame = tuple[tuple[str, tuple[int, ...], str], ...]
+#: The shapes of the frames of a recording's arrays, and the kinds of their numbers, by name.
+Frame = tuple[tuple[tuple[str, Any], ...], ...]
 
 
 def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]]:
@@ -242,9 +242,7 @@ def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]
             recording = open_recording(item.path, rate)
         except InputError as error:
             return str(error)
-        return recording.length, tuple(
-            (name, recording.frame[name], recording.kinds[name]) for name in sorted(recording.frame)
-        )
+        return recording.length, tuple(tuple(sorted(each.items())) for each in (recording.frame, recording.kinds))
 
     is_far = any(isinstance(item.path, Url) for item in corpus)
     with ThreadPoolExecutor(REQUESTS if is_far else THREADS) as threads:
@@ -259,8 +257,8 @@ def probe(corpus: Sequence[Item], rate: int) -> tuple[np.ndarray, dict[int, str]
         most = int(np.bincount(shapes[shapes >= 0]).argmax())
         for place in np.flatnonzero((shapes >= 0) & (shapes != most)).tolist():
             lengths[place] = -1
-            own, others = ({name: shape for name, shape, _ in frames[each]} for each in (shapes[place], most))
-            if own == others:
-                own, others = ({name: kind for name, _, kind in frames[each]} for each in (shapes[place], most))
-            errors[place] = f"a frame holds {own}, but that of most recordings {others}"
+            own, others = next(
+                pair for pair in zip(frames[shapes[place]], frames[most], strict=True) if len({*pair}) > 1
+            )
+            errors[place] = f"a frame holds {dict(own)}, but that of most recordings {dict(others)}"
     return lengths, errors

@@ -237,8 +237,8 @@ def evaluate(
         unprocessed: True to judge also the recordings themselves, in columns ``unprocessed_NAME``; the report then has
             the improvement of each metric.
         facts: other facts that determine the results, for systems and metrics of your own.
-        workers: processes that compute; a number means processes on this machine. Workers need Ray, and a function as
-            ``system``, which each worker calls. By default, this process computes.
+        workers: processes that compute; a number means processes on this machine. If ``system`` is a function, each
+            worker calls the function. By default, this process computes.
         against: the results folder of another system on the same corpus, for a comparison in the report.
         title: the title of the report.
         main: the metric that ranks recordings; by default the first.

@@ -32,7 +32,6 @@ class Sound:
     label: str
     notes: list[str] = field(default_factory=list)
     samples: np.ndarray | None = None
-    seconds: float = 0.0
     share: float = 1.0
     uri: str | None = None
     waveform: str | None = None
@@ -54,14 +53,11 @@ class Player:
     def sounds(self, paths: Mapping[str, Location | str]) -> list[Sound]:
         """Return the sounds of one recording on a common scale, from paths or reasons by label."""
         sounds = [self._read(label, path) for label, path in paths.items()]
-        present = [(sound, sound.samples) for sound in sounds if sound.samples is not None]
-        if not present:
-            return sounds
-        count = max(len(samples) for _, samples in present)
-        peak = max(float(np.abs(samples).max()) for _, samples in present)
-        pictures = [levels(samples) for _, samples in present]
-        top = max(float(array.max()) for array in pictures)
-        for (sound, samples), array in zip(present, pictures, strict=True):
+        present = [(sound, sound.samples, levels(sound.samples)) for sound in sounds if sound.samples is not None]
+        count = max((len(samples) for _, samples, _ in present), default=0)
+        peak = max((float(np.abs(samples).max()) for _, samples, _ in present), default=0.0)
+        top = max((float(array.max()) for *_, array in present), default=0.0)
+        for sound, samples, array in present:
             sound.waveform = waveform(samples, count, peak)
             sound.spectrogram = spectrogram(array, len(samples) / count, top)
             sound.share = len(samples) / count
@@ -88,11 +84,9 @@ class Player:
         except (InputError, OSError) as error:
             sound.notes.append(f"Not shown: {text(error, 400)}")
             return sound
-        sound.seconds = len(samples) / self._rate
         if len(samples) < recording.length:
-            sound.notes.append(
-                f"Cut: the first {duration(sound.seconds)} of {duration(recording.length / self._rate)}."
-            )
+            first, whole = (duration(count / self._rate) for count in (len(samples), recording.length))
+            sound.notes.append(f"Cut: the first {first} of {whole}.")
         if not np.isfinite(samples).all():
             sound.notes.append("Values that are not finite are silence here.")
             samples = np.nan_to_num(samples, nan=0.0, posinf=0.0, neginf=0.0)
@@ -182,12 +176,8 @@ def spectrogram(level: np.ndarray, share: float, top: float) -> str:
     wide[:, : level.shape[1]] = np.round(steps)
     picture = Image.fromarray(wide[::-1]).convert("P")
     shades = np.linspace(0, 1, COLOURS), np.linspace(0, 1, len(MAGMA))
-    picture.putpalette(
-        np.stack([np.interp(*shades, channel) for channel in zip(*MAGMA, strict=True)], 1)
-        .round()
-        .astype(np.uint8)
-        .tobytes()
-    )
+    palette = np.stack([np.interp(*shades, channel) for channel in zip(*MAGMA, strict=True)], 1)
+    picture.putpalette(palette.round().astype(np.uint8).tobytes())
     file = io.BytesIO()
     picture.save(file, "png", optimize=True)
     return data_uri(file.getvalue(), "image/png")
