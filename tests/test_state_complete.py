@@ -38,6 +38,7 @@ import jaxrnn
 from jaxrnn.answers import Unknown, any_of
 from jaxrnn.cli import main
 from jaxrnn.model.inspection import inspect_model
+from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.state.names import affinity
 
 #: By name, the nodes that make the initial value ``h0`` of shape [1, 1, N], and the constants that they take.
@@ -563,6 +564,13 @@ def test_names_of_one_word_and_of_returned_values(before, after):
     nodes = [node("Sign", [before], [after]), node("Add", ["x", before], ["y"])]
     model = model_of(nodes, {"x": ROW, before: ROW}, {"y": ROW, after: ROW})
     assert pairs(model) == {before: after}
+
+
+def test_numbers_have_no_equal_sizes():
+    """Damaged files concatenate numbers, which have no axis; the node is refused when it is evaluated."""
+    rule = operator_table()["", "Concat"].traits.equal_sizes
+    assert rule is not None
+    assert list(rule({"axis": 0}, [np.float32(1), np.float32(2)], ())) == []
 
 
 @pytest.mark.parametrize("shape", [[0, 1, N], [1, 0, N]])

@@ -292,7 +292,7 @@ def _all_are(numbers: np.ndarray, size: Any) -> bool:
 
 def _equal_in_concat(attributes: Mapping[str, Any], operands: Sequence[Any], open_sizes: Any) -> Iterator[Pair]:
     present = [shape for shape in shapes_of(operands) if shape is not None]
-    axis = attributes["axis"] % len(present[0])
+    axis = attributes["axis"] % max(len(present[0]) if present else 0, 1)  # numbers have no axis, and are refused later
     for first, second in itertools.combinations(present, 2):
         pairs = zip(first, second, strict=False)
         yield from (pair for index, pair in enumerate(pairs) if index != axis)
