@@ -48,7 +48,17 @@ if TYPE_CHECKING:
     from jaxrnn.runtime.compiled import load_compiled, save_compiled
     from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
-    from jaxrnn.streaming import Streamed, associative_scan, convolve, correlate, stream
+    from jaxrnn.streaming import (
+        Streamed,
+        associative_scan,
+        convolve,
+        correlate,
+        fftconvolve,
+        interp,
+        lfilter,
+        sosfilt,
+        stream,
+    )
 
 __all__ = [
     "InputError",
@@ -73,11 +83,15 @@ __all__ = [
     "convolve",
     "correlate",
     "export_onnx",
+    "fftconvolve",
     "from_keras",
     "from_torch",
+    "interp",
+    "lfilter",
     "load",
     "load_compiled",
     "save_compiled",
+    "sosfilt",
     "stream",
     "to_keras",
     "to_torch",
@@ -94,6 +108,7 @@ _LAZY = {
     "export_onnx": "jaxrnn.export",
     **dict.fromkeys(("load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
     **dict.fromkeys(("Streamed", "associative_scan", "convolve", "correlate", "stream"), "jaxrnn.streaming"),
+    **dict.fromkeys(("fftconvolve", "interp", "lfilter", "sosfilt"), "jaxrnn.streaming"),
     **dict.fromkeys(("from_keras", "from_torch", "to_keras", "to_torch"), "jaxrnn.frameworks"),
 }
 

@@ -279,6 +279,15 @@ REFUSED = {
         r"^the function cannot be traced[^\n]*\(np\.arange in test_stream_functions[^\n]*; call jnp\.arange[^\n]*$",
     ),
     "ones by NumPy": (lambda x: x + np.ones(x.shape, np.float32), "call jnp.ones"),
+    "interpolated": (
+        lambda x: jnp.interp(jnp.arange(9.0), jnp.arange(x.shape[0], dtype=x.dtype), x[:, 0]),
+        "jaxrnn.interp",
+    ),
+    "convolved by Fourier transforms": (
+        lambda x: jax.scipy.signal.fftconvolve(x[:, 0], jnp.ones(3)),
+        "jaxrnn.fftconvolve",
+    ),
+    "spectra of SciPy's form": (lambda x: jax.scipy.signal.stft(x[:, 0], nperseg=8)[2], "jaxrnn.audio.stft"),
     "a callback": (lambda x: (jax.debug.callback(print, x), x)[1], "'debug_callback'.*move it outside"),
     "a map of blocks": (lambda x: by_blocks(x, lambda v: v - v.sum(0), lambda v: v - v.sum(0)), "fixed frame"),
     "a map that reads the first frame": (

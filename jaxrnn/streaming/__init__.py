@@ -8,6 +8,7 @@ from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.streaming.functions import associative_scan, convolve, correlate
 from jaxrnn.streaming.interpreter import register
 from jaxrnn.streaming.passes import Pass
+from jaxrnn.streaming.signals import fftconvolve, interp, lfilter, sosfilt
 from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream
 from jaxrnn.streaming.values import Chunk, FinalValue
@@ -22,7 +23,11 @@ __all__ = [
     "associative_scan",
     "convolve",
     "correlate",
+    "fftconvolve",
+    "interp",
+    "lfilter",
     "register",
+    "sosfilt",
     "stream",
 ]
 __dir__ = __all__.copy

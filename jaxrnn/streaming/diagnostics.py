@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.scipy.signal
 import numpy as np
 from jax import lax
 from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
@@ -47,6 +48,7 @@ _NAMESPACES = {
     "jnp.linalg": jnp.linalg,
     "jax.image": jax.image,
     "jax.ops": jax.ops,
+    "jax.scipy.signal": jax.scipy.signal,
 }
 
 
@@ -237,6 +239,12 @@ _CALLS = {
     "jnp.flip": "run forwards in time",
     "jnp.convolve": "call jaxrnn.convolve, which takes the same arguments",
     "jnp.correlate": "call jaxrnn.correlate, which takes the same arguments",
+    "jax.scipy.signal.convolve": "call jaxrnn.convolve or jaxrnn.fftconvolve",
+    "jax.scipy.signal.correlate": "call jaxrnn.correlate",
+    "jax.scipy.signal.fftconvolve": "call jaxrnn.fftconvolve, which convolves along an axis",
+    "jax.scipy.signal.istft": "call jaxrnn.audio.istft",
+    "jax.scipy.signal.stft": "call jaxrnn.audio.stft",
+    "jnp.interp": "call jaxrnn.interp, which interpolates time at a fixed ratio",
     "lax.map": "leave out batch_size= (a stream computes one pulse at a time)",
     "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
     "jax.ops.segment_sum": "sum segments of equal length by a reshape: x.reshape(-1, 4, *x.shape[1:]).sum(1), with "

@@ -59,15 +59,10 @@ def _correlated(name: str, a: Any, v: Any, mode: str, precision: Any, preferred_
     a, v = jnp.asarray(a), jnp.asarray(v)
     if a.ndim != 1 or v.ndim != 1:
         raise InputError(f"{name} takes vectors, not arrays of shapes {a.shape} and {v.shape}; use jax.vmap")
-    if is_symbolic(v.shape[0]) or not v.shape[0]:
-        raise InputError(f"the kernel of {name} must have a fixed size of at least 1, not {v.shape[0]}")
-    if mode not in ("full", "same", "valid"):
-        raise InputError(f"the mode of {name} must be 'full', 'same' or 'valid', not {mode!r}")
+    pads = pads_of(name, v.shape[0], mode)
     dtype = jnp.promote_types(a.dtype, v.dtype)
     if preferred_element_type is None and not jnp.issubdtype(dtype, jnp.inexact):
         dtype = jnp.result_type(float)
-    size = v.shape[0]
-    pads = {"full": (size - 1, size - 1), "same": (size // 2, size - size // 2 - 1), "valid": (0, 0)}[mode]
     return lax.conv_general_dilated(
         a.astype(dtype)[None, None],
         v.astype(dtype)[None, None],
@@ -76,6 +71,16 @@ def _correlated(name: str, a: Any, v: Any, mode: str, precision: Any, preferred_
         precision=precision,
         preferred_element_type=preferred_element_type,
     )[0, 0]
+
+
+def pads_of(name: str, size: Any, mode: str) -> tuple[int, int]:
+    """Return the zeros before and after a signal that a kernel of a size reads, after a check."""
+    if is_symbolic(size) or not size:
+        raise InputError(f"the kernel of {name} must have a fixed size of at least 1, not {size}")
+    pads = {"full": (size - 1, size - 1), "same": (size // 2, size - size // 2 - 1), "valid": (0, 0)}
+    if mode not in pads:
+        raise InputError(f"the mode of {name} must be 'full', 'same' or 'valid', not {mode!r}")
+    return pads[mode]
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
