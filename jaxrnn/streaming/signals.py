@@ -19,8 +19,8 @@ from jaxrnn.streaming.functions import pads_of
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axis: int = -1) -> Any:
     """Convolve arrays along an axis, like ``jax.scipy.signal.fftconvolve``, also for a symbolic size of `in1`.
 
-    The function adds products, which is faster for kernels of up to about a hundred samples and exact in a stream. The
-    other axes of the arrays broadcast. Sizes and modes are as in `convolve`.
+    The function sums products, so that each sample of a stream is exact, and needs no Fourier transform. The other axes
+    of the arrays broadcast. Sizes and modes are as in `convolve`.
 
     Args:
         in1: the signals, such as ``[channels, samples]``.
@@ -38,7 +38,7 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axis: int = -1) -> Any:
     signals, kernels = jnp.moveaxis(in1, axis, -1), jnp.moveaxis(in2, axis, -1)
     size, taps = signals.shape[-1], kernels.shape[-1]
     pads = pads_of("fftconvolve", taps, mode)
-    shape = np.broadcast_shapes(signals.shape[:-1], kernels.shape[:-1])
+    shape = jnp.broadcast_shapes(signals.shape[:-1], kernels.shape[:-1])
     # One kernel for all signals is a batch; a kernel for each signal is a group of channels.
     count = math.prod(kernels.shape[:-1])
     if count > 1:

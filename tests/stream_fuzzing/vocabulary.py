@@ -115,6 +115,26 @@ def overlapped(x, hop, surplus):
     return zeros.at[jnp.arange(x.shape[0])[:, None] * hop + jnp.arange(size)].add(x)
 
 
+def shifted(x, hop):
+    """Frames of several elements, added where they overlap, by a reshape that shifts rows."""
+    (frames, size), rows = x.shape, -(-x.shape[1] // hop)
+    x = jnp.pad(x, ((0, rows), (0, rows * hop - size))).reshape(frames + rows, rows, hop)
+    x = jnp.swapaxes(x, 0, 1).reshape((frames + rows) * rows, hop)[: (frames + rows - 1) * rows]
+    return x.reshape(rows, frames + rows - 1, hop).sum(0, dtype=x.dtype).reshape(-1)[: hop * (frames - 1) + size]
+
+
+def filtered(x, seed, sections):
+    """A filter whose poles are 0 and 1."""
+    b, a = taps(seed, 3), jnp.array([1.0, -1.0, 0.0])
+    return jaxrnn.sosfilt(jnp.concatenate([b, a])[None], x, 0) if sections else jaxrnn.lfilter(b, a, x, 0)
+
+
+def solved(x, seed):
+    """A triangular system with whole numbers in each frame, whose matrix is constant."""
+    matrix = taps(seed, x.shape[1], x.shape[1])
+    return jax.scipy.linalg.solve_triangular(matrix, x.T, lower=True, unit_diagonal=True).T
+
+
 def attended(x, y, seen, join):
     """What each frame reads of the frames that a mask shows: a sum of products, or the largest sum.
 
