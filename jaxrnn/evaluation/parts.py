@@ -26,6 +26,8 @@ Row = dict[str, Any]
 PARTS, FACTS = "parts", "jaxrnn"
 #: The key of the versions and devices in the facts.
 ENVIRONMENT = "environment"
+#: Errors of Polars, which panics at some damaged files.
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 #: Files of the finished work of jaxrnn 0.2.
 OLD = ("run.json", "units")
 
@@ -69,7 +71,7 @@ def collected(table: pl.LazyFrame, *, in_blocks: bool = False) -> pl.DataFrame:
     """
     try:
         return table.collect(engine="streaming" if in_blocks else "auto")
-    except pl.exceptions.PolarsError as error:
+    except UNREADABLE as error:
         raise InputError(f"a table of results cannot be read: {first_line(error)}; evaluate again") from error
 
 
@@ -183,7 +185,7 @@ class Parts:
 def facts_of(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the parts in a folder with their facts. A file that Polars cannot read is no part."""
     for path in files_below(folder, ("*.parquet",)) if folder.is_dir() else ():
-        with contextlib.suppress(pl.exceptions.PolarsError, OSError):
+        with contextlib.suppress(*UNREADABLE, OSError):
             if (text := pl.read_parquet_metadata(path).get(FACTS)) is not None and path.stem.isdecimal():
                 yield path, text
 

@@ -22,7 +22,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.corpus import COLUMNS, PLACE, Item, extra_columns
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
-from jaxrnn.evaluation.parts import Row, collected, scan_counts, write_whole
+from jaxrnn.evaluation.parts import UNREADABLE, Row, collected, scan_counts, write_whole
 from jaxrnn.evaluation.summary import check_slices, summary_of
 from jaxrnn.steps.schemas import check, is_flag, is_size, is_text, or_none
 
@@ -50,6 +50,7 @@ _PART = {
 #: The schema of a document.
 _DOCUMENT = {
     **_PART,
+    "facts": {},
     "metrics": [
         {"name": is_text, "columns": [{"name": is_text, "unit": is_text, "higher_is_better": or_none(is_flag)}]}
     ],
@@ -228,7 +229,7 @@ def read_results(folder: Location | str) -> Results:
                 options = {key: value for key, value in metric.items() if key not in ("name", "kind", "columns")}
                 if (pool := METRICS[kind](called=metric["name"], **options).pool) is not None:
                     pools[metric["name"]] = pool
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, *UNREADABLE) as error:
         raise InputError(f"the results in {folder} cannot be read: {error}") from error
     outputs = folder / OUTPUTS
     counted = scan_counts(folder, [pool.key for pool in pools.values()]) if pools else None
