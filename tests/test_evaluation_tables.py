@@ -213,6 +213,7 @@ def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
         ("metrics/0/columns/0/name", "place", "no column 'place' of the type"),
         ("recordings/seconds", "long", "recordings.seconds is 'long'"),
         ("summary/level", None, "level is not an object"),
+        ("facts", None, "facts is not an object"),
         ("slices/place", [{}], r"place\[0\] lacks"),
         ("slices/place/0/summary/level/mean", True, "level.mean is True"),
         ("corpus/detection/values", 3, "values is not an object"),

@@ -50,6 +50,7 @@ _PART = {
 #: The schema of a document.
 _DOCUMENT = {
     **_PART,
+    "facts": {},
     "metrics": [
         {"name": is_text, "columns": [{"name": is_text, "unit": is_text, "higher_is_better": or_none(is_flag)}]}
     ],
