@@ -448,8 +448,10 @@ def _said_of(error: Exception, what: str) -> str:
     place = str(location_of_error(error))
     kind = "" if isinstance(error, InconclusiveDimensionOperation) else f"{type(error).__name__}: "
     at = f" ({place})" if place else ""
-    # JAX continues with the equations of the trace, and with links to JAX's pages.
-    return f"the function {what}{at}: {kind}{first_line(error).rstrip('.')}"
+    # Errors about tracers and sizes continue with equations of the trace, and with links to JAX's pages.
+    is_of_trace = isinstance(error, (InconclusiveDimensionOperation, jax.errors.JAXTypeError, jax.errors.JAXIndexError))
+    first, *rest = (first_line(error) if is_of_trace else whole_message(error)).splitlines()
+    return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])
 
 
 #: Code that separates the parameters of an NNX module from the other variables.
