@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax
@@ -311,7 +312,30 @@ def test_many_frames(decays, dtype, pulse):
         )
 
 
+def complex_decays(x, *, of_weights=False):
+    """Powers and exponentials of complex numbers, and the real part of each sum."""
+    with jax.numpy_dtype_promotion("standard"):
+        d, dtype = apart(x), jnp.result_type(x.dtype, jnp.complex64)
+        rates = jnp.asarray([-0.1 + 0.2j, -0.3 + 0.5j], dtype)
+        power = jnp.where(d >= 0, jnp.power(jnp.asarray(0.9 * np.exp(0.2j), dtype), jnp.maximum(d, 0)), 0)
+        decay = jnp.where(d >= 0, jnp.exp(rates[:, None, None] * d), 0)
+        sums = jnp.einsum("hij,jd->ihd", decay.real if of_weights else decay, x.astype(dtype))
+        return (power @ x.astype(dtype)).real, sums.real
+
+
+@pytest.mark.parametrize("name", of_tiers(["values", "gradients"], ["values"]))
+def test_complex_decays(name):
+    if name == "values":
+        check_values(complex_decays, (20, 3), chunkings=((1,), (4,)))
+    else:
+        check_gradients(complex_decays, (20, 3))
+
+
 REFUSED = {
+    "the real part of each weight": (
+        functools.partial(complex_decays, of_weights=True),
+        "'real' .*does not split.*; take the real part of the sum over the keys",
+    ),
     "softmax": (
         lambda x: jax.nn.softmax(jnp.where(apart(x) >= 0, x @ x.T, -jnp.inf)) @ x,
         "earlier frames; give `past=64",

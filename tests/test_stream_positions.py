@@ -213,3 +213,50 @@ def test_refusals(name):
     function, words = REFUSED[name]
     example = jax.ShapeDtypeStruct((20, 3), np.float32)
     check_refused(jaxrnn.StreamError, words, jaxrnn.stream, function, example, axes=0, constraints=["S <= 70"])
+
+
+def bounded(x):
+    if x.shape[0] > 512:
+        raise ValueError("too long")
+    return x
+
+
+#: What tracing refuses: the function, and the end of the message.
+TRACED = {
+    "a bound in the code": (bounded, r"\(test_stream_positions.*512 frames or fewer.*`constraints=\['S <= 512'\]`"),
+    "parameters": (lambda params, x: params * x, "argument: 'x'; give `params=` for a function of params and x$"),
+    "segments": (
+        lambda x: jax.ops.segment_sum(x, jnp.arange(x.shape[0]) // 4, x.shape[0] // 4),
+        "jax.ops.segment_sum in test_stream_positions.*reshape",
+    ),
+    "a repeated frame": (
+        lambda x: x[lax.cummax(jnp.where(x[:, 0] > 0, jnp.arange(x.shape[0]), 0))],
+        "to repeat the last valid frame.*jaxrnn.associative_scan",
+    ),
+    "a condition on data": (lambda x: x if x[0, 0] > 0 else -x, r"test_stream_positions.*traced array"),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_messages_of_tracing(name):
+    """One line, without links to the pages of JAX."""
+    function, words = TRACED[name]
+    with pytest.raises(jaxrnn.StreamError, match=words) as caught:
+        jaxrnn.stream(function, jax.ShapeDtypeStruct((20, 3), np.float32), axes=0)
+    said = str(caught.value).partition("\n-----")[0]  # JAX adds a note about its own frames
+    assert "\n" not in said
+    assert "docs.jax.dev" not in said
+
+
+def test_frames_of_static_indices_on_two_axes():
+    """The carry of a layer of Flax at constant lengths, ``carries[lengths - 1, rows]``; and a fill by a scan."""
+
+    def carries(x):
+        return jnp.stack([x, 2 * x], 1)[jnp.array([4, 2]), jnp.arange(2)], jnp.cumsum(x, 0)
+
+    def filled(x):
+        keep = lambda a, b: (jnp.where(b[1], b[0], a[0]), a[1] | b[1])  # noqa: E731
+        return jaxrnn.associative_scan(keep, (x, x[:, :1] > 0))[0]
+
+    check_values(carries, (8, 3))
+    check_values(filled, (8, 3))

@@ -433,7 +433,7 @@ def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     for result in equation.outvars:
         dtype = type_of(result)
         count = int(np.prod(shape_of(result)))
-        number = count == 1 and jnp.issubdtype(dtype, np.floating) and not any(map(is_length, operands))
+        number = count == 1 and jnp.issubdtype(dtype, np.inexact) and not any(map(is_length, operands))
         is_index = jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.bool_)
         if not (number or is_index) or count > LARGEST_STATIC:
             return None

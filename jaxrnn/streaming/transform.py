@@ -457,8 +457,10 @@ def _said_of(error: Exception, what: str) -> str:
     at = f" ({place})" if place else ""
     if is_of_numpy(location):
         return f"the function {what}{at}: NumPy needs the length as a number"
-    # JAX continues with the equations of the trace, and with links to JAX's pages.
-    return f"the function {what}{at}: {kind}{first_line(error).rstrip('.')}"
+    # Errors about tracers and sizes continue with equations of the trace, and with links to JAX's pages.
+    is_of_trace = isinstance(error, (InconclusiveDimensionOperation, jax.errors.JAXTypeError, jax.errors.JAXIndexError))
+    first, *rest = (first_line(error) if is_of_trace else whole_message(error)).splitlines()
+    return "\n".join([f"the function {what}{at}: {kind}{first.rstrip('.')}", *rest])
 
 
 #: Code that separates the parameters of an NNX module from the other variables.

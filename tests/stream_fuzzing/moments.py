@@ -247,11 +247,11 @@ def attention(w: Writer) -> Line:
     other = w.draw.choice([text, text, f"before({text}, 1)", f"ahead({text}, 1)"])
     masks = [f"(i - j <= {left}) & (j - i <= {right})", f"i // {left + 1} == j // {left + 1}"]
     masks += [f"(j >= i // 3 * 3 - {left}) & (j < i // 3 * 3 + {right + 1})", f"abs(2 * i - 2 * j) <= {left + right}"]
-    join = w.draw.choice(["sum", "sum", "max", "any"])
+    join = w.draw.choice(["sum", "sum", "max", "any", "sink", "vectors", "rows"])
     if join == "sum":
         masks += [f"i >= j - {right}", f"i >= j + {left}"]
     size = max(1, *v.rest) if v.rest else 1
-    most = {"sum": FRAMES * 8 * size, "max": 50, "any": 1}[join]
+    most = {"sum": FRAMES * 8 * size, "any": 1}.get(join, 50)
     return f"attended({text}, {other}, lambda i, j: {w.draw.choice(masks)}, {join!r})", most
 
 

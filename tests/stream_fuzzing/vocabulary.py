@@ -5,6 +5,8 @@ All numbers are whole and small, so that arithmetic is exact and a stream must g
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,7 +140,9 @@ def solved(x, seed):
 def attended(x, y, seen, join):
     """What each frame reads of the frames that a mask shows: a sum of products, or the largest sum.
 
-    ``seen`` is a function of the numbers of a query and a key; ``join`` is ``sum``, ``max`` or ``any``.
+    ``seen`` is a function of the numbers of a query and a key. ``join`` is ``sum``, ``max`` or ``any``; a maximum of a
+    column that is joined to the scores as well, ``sink``; or a maximum of scores with a part for each distance, of
+    vectors of distances (``vectors``) or of rows that are shifted (``rows``).
     """
     n = jnp.arange(x.shape[0])
     mask, x, y = seen(n[:, None], n), jnp.clip(x, -2, 2), jnp.clip(y, -2, 2)
@@ -148,6 +152,15 @@ def attended(x, y, seen, join):
         return jnp.tensordot(jnp.where(mask, scores, 0), y, 1)
     if join == "any":
         return (mask & (scores > 1)).any(1)
+    flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    table = jnp.asarray(np.arange(7 * flat.shape[1]).reshape(7, -1) % 3 - 1, x.dtype)
+    if join == "vectors":
+        scores += jnp.einsum("id,ijd->ij", flat, table[jnp.clip(n - n[:, None], -3, 3) + 3])
+    if join == "rows":
+        products = jnp.pad(flat @ table[jnp.clip(x.shape[0] - 1 - n, 0, 6)].T, ((0, 0), (1, 0)))
+        scores += products.reshape(x.shape[0] + 1, x.shape[0])[1:]
+    if join == "sink":
+        return jnp.max(jnp.concatenate([flat[:, :1], jnp.where(mask, scores, -jnp.inf)], 1), 1)
     return jnp.max(jnp.where(mask, scores, -jnp.inf), 1, initial=-50)
 
 

@@ -155,10 +155,10 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
     if formula is not None and formula.needs_length:
         return Pairs(lambda grid: formula.at(0, 0), axes, timeline, formula=formula, shape=shape)
     refuse_final_values(run, [x])
-    array = jnp.asarray(x)
+    array, number = jnp.asarray(x), _known(x)
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, _sized(shape, axes, grid), dimensions),
-        axes, timeline, below=static_number(x), above=static_number(x), formula=formula,
+        axes, timeline, below=number, above=number, formula=formula,
         shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
 
@@ -327,9 +327,15 @@ def _typed(value: Any, dtype: Any) -> Outside:
     """Cast a number and return the Python number, or None if NumPy and XLA may cast differently."""
     with np.errstate(all="ignore"):
         cast = np.asarray(value).astype(dtype)
-        if jnp.issubdtype(dtype, jnp.floating):
-            return float(cast)
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return None if np.imag(cast) else float(np.real(cast))
         return cast.item() if cast.dtype.kind == "b" or (cast.dtype.kind in "iu" and cast == np.trunc(value)) else None
+
+
+def _known(x: Any) -> Outside:
+    """Return the real number that all elements of a constant equal, or None."""
+    number = static_number(x)
+    return (None if number.imag else number.real) if isinstance(number, complex) else number
 
 
 def _is_floating(equation: JaxprEqn) -> bool:
@@ -339,6 +345,9 @@ def _is_floating(equation: JaxprEqn) -> bool:
 _OUTSIDE.add("select_n")(lambda equation, which, *cases: cases[int(which)] if type(which) in (bool, int) else None)
 _OUTSIDE.add("exp", "exp2", "logistic")(lambda equation, x: 0.0 if _lowered(equation, -math.inf, x) else None)
 _OUTSIDE.add("add")(lambda equation, x, y: _lowered(equation, _level(x) + _level(y), x, y))
+
+
+_OUTSIDE.add("imag", "real")(lambda equation, x: 0.0 if _is_number(x) and x == 0 else None)
 
 
 @_OUTSIDE.add("and", "or")

@@ -212,7 +212,9 @@ def separate(x: Pairs, grid: Any) -> Score:
 
 
 def _inseparable(equation: JaxprEqn) -> InseparableError:
-    return InseparableError(f"{_described(equation)} does not split into a query part and a key part")
+    is_part = equation.primitive.name in ("imag", "real")
+    remedy = "take the real part of the sum over the keys, and not of each weight" if is_part else ""
+    return InseparableError(f"{_described(equation)} does not split into a query part and a key part", remedy)
 
 
 def _of_formula(x: Pairs, formula: Formula, grid: Any) -> ScoreTerm:
@@ -360,7 +362,7 @@ def _power(equation: JaxprEqn, queries: int, base: Any, x: Score) -> ScoreProduc
         return None
     base = base.query
     x = x.map(lambda array: jnp.asarray(array, carried_as("sum", type_of(equation.outvars[0]))))
-    is_positive = not isinstance(base, Tracer) and np.all(np.asarray(base) > 0)
+    is_positive = not isinstance(base, Tracer) and np.isrealobj(base) and np.all(np.asarray(base) > 0)
     base = _wide(base)  # an operation on a known number may return a tracer
     if is_positive:
         return _exponential(x, jnp.log(base))
