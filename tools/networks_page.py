@@ -189,10 +189,11 @@ KNOWN = (
         "`encoder.onnx`, with `ctc` and `decoder`",
         "Apache-2.0",
         f"{GITHUB}/wenet-e2e/wenet#readme",
-        '`load(file, state={"att_cache": "r_att_cache", "cnn_cache": "r_cnn_cache"})`',
+        "`load(file)`; the names pair by convention",
         f"external; `att_cache`, `cnn_cache` ([export]({GITHUB}/wenet-e2e/wenet/blob/main/wenet/bin/"
         "export_onnx_cpu.py))",
         "a chunk of frames a step, axis 1 of `chunk`; `offset` counts frames",
+        pairs=(("att_cache", "r_att_cache"), ("cnn_cache", "r_cnn_cache")),
     ),
     Known(
         "Tacotron 2, speech synthesis (NVIDIA)",
