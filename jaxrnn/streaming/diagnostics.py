@@ -248,7 +248,7 @@ _CALLS = {
     "lax.map": "leave out batch_size= (a stream computes one pulse at a time)",
     "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
     "jax.ops.segment_sum": "sum segments of equal length by a reshape: x.reshape(-1, 4, *x.shape[1:]).sum(1), with "
-    "multiple=4 if the length must be divisible",
+    "`multiple=4` if the length must be divisible",
     "jnp.linspace": "count frames with jnp.arange(x.shape[0]) and divide by a fixed number",
     "jnp.tile": "repeat along another axis, or each frame with jnp.repeat",
     "jnp.split": "cut at fixed frames, or reshape into blocks",
