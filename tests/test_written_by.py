@@ -9,6 +9,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from onnxruntime.transformers.float16 import convert_float_to_float16
 from refusals import check_refused
 
 import jaxrnn
@@ -39,15 +41,13 @@ def static(kind, path, out):
 
 
 def weights_of_4_bits(path, out):
-    tool = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
-    quantizer = tool.MatMulNBitsQuantizer(onnx.load(path), block_size=32, is_symmetric=False, bits=4)
+    quantizer = MatMulNBitsQuantizer(onnx.load(path), block_size=32, is_symmetric=False, bits=4)
     quantizer.process()
     quantizer.model.save_model_to_file(str(out))
 
 
 def halves(path, out):
-    tool = pytest.importorskip("onnxruntime.transformers.float16")
-    onnx.save(tool.convert_float_to_float16(onnx.load(path), keep_io_types=True), out)
+    onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), out)
 
 
 def optimised(level, path, out):
@@ -82,9 +82,12 @@ def test_a_network_as_a_tool_writes_it(tool, network, models, tmp_path):
     x = Noise(path).get_next()
     expected, found = model.apply(model.params, x), streamed.run(model.params, x)
     for name, array in expected.items():
-        # A rounding difference can move a quantised number, or the last digit of float16.
         apart = np.abs(np.asarray(found[name], np.float64) - np.asarray(array, np.float64))
-        assert np.quantile(apart, 0.97) <= (2e-3 if tool in ("float16", "static QDQ", "static QOperator") else 1e-5)
+        if tool in ("float16", "static QDQ", "static QOperator"):
+            # A rounding difference can move single numbers by a step; a wrong frame is 1.6 % of the numbers.
+            assert np.quantile(apart, 0.99) <= 2e-3
+        else:
+            assert apart.max() <= 1e-5
 
 
 def test_the_highest_level_is_for_one_processor(models, tmp_path):
