@@ -152,7 +152,7 @@ def model_of(
 def _corrected(program: Program, found: Mapping[str, onnx.TypeProto]) -> Iterator[str]:
     """Give outputs the shapes that inference found, and describe the changes."""
     for value in program.block.outputs:
-        if (kind := found.get(str(value.name))) is not None and kind.tensor_type.HasField("shape"):
+        if (kind := found.get(str(value.name))) is not None:
             declared = spec_of(value)
             value.shape = ir.serde.deserialize_type_proto_for_shape(kind)
             if (known := spec_of(value)) != declared:

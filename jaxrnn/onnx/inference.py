@@ -122,13 +122,19 @@ def check_shapes(proto: onnx.ModelProto, *, strict: bool) -> dict[str, onnx.Type
 
 
 def _undeclared_outputs(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Return the types that inference finds for outputs without the shapes in the file; empty if nodes do not fit."""
+    """Return the types that inference finds for outputs in place of those in the file; empty if nodes do not fit."""
+    declared = {value.name: value.type.SerializeToString() for value in proto.graph.output}
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")
     kind, answer = _inferred(proto, check_type=True, strict_mode=True)
     if kind != inference_process.RESULT:
         return {}
-    return {value.name: value.type for value in onnx.ModelProto.FromString(answer).graph.output}
+    found = {value.name: value.type for value in onnx.ModelProto.FromString(answer).graph.output}
+    return {
+        name: inferred
+        for name, inferred in found.items()
+        if inferred.tensor_type.HasField("shape") and inferred.SerializeToString() != declared[name]
+    }
 
 
 def infer_shapes(model: ir.Model) -> None:
