@@ -21,7 +21,7 @@ _BY_PARTS = re.compile(
     "roll|narrow|select|index_select|expand|repeat|repeat_interleave|chunk|split|unbind|pad|sum|mean|neg|cat|stack|t|"
     "__getitem__|diff|broadcast_to"
 )
-#: Functions of two operands; `__rsub__` and the like exchange the operands.
+#: The name under which a function is written here, by its other names in PyTorch.
 _NAMES = {
     "fft_irfft": "irfft",
     "multiply": "mul",

@@ -80,7 +80,7 @@ def _maker(value: ir.Value) -> ir.Node | None:
 
 
 def _reads(value: ir.Value) -> list[list[ir.Node]]:
-    """Return the nodes that read each item of an input; empty if a node does anything else with the list."""
+    """Return the nodes that read each item of an input; empty if a position is unknown, or for any other use."""
     if not isinstance(value.type, ir.SequenceType) or value.is_graph_output():
         return []
     found: dict[int, list[ir.Node]] = {}

@@ -13,7 +13,7 @@ _WHEN = {
 }
 #: Letters for the same, which may have other meanings.
 _LETTERS = {"i", "t", "o", "n"}
-#: Names of one word for states before and after: PyTorch's final states, and sides without a separator.
+#: The state that a name of one word means: PyTorch's final states, and sides without a separator, such as ``hout``.
 _ONE_WORD = {"hn": "h", "cn": "c"} | {f"{state}{side}": state for state in "hc" for side in ("in", "out")}
 #: A prefix of outputs: ``r_att_cache`` is the returned ``att_cache``.
 _RETURNED = "r"
