@@ -148,7 +148,7 @@ def export_onnx(
     check_targets(paths)
     version = None if opset is None else _known_opset(opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()
-    graphs = _graphs(stepper, params, options, apart)
+    graphs = graphs_of(stepper, params, options, apart)
     stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": target}
     graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
     if version is None:
@@ -179,7 +179,8 @@ def _write_converted(model: Model, params: Any, path: Path, conversion: Conversi
         write_files({path: converted}, {})
 
 
-def _graphs(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collection[str]) -> list[Graph]:
+def graphs_of(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collection[str] = ()) -> list[Graph]:
+    """Trace a step, with its flush if `options` name one, or a function."""
     example, batch, dims = options["example"], options["batch"], options["dims"] or {}
     if not missing_parts(stepper):
         if example is not None:
@@ -389,8 +390,8 @@ def describe_file(model: ir.Model, facts: StepFile, notes: Notes) -> None:
     """Write the facts into the metadata and doc strings of a model, and the texts of the file that it comes from."""
     model.metadata_props.update(notes.metadata)
     model.producer_name, model.producer_version = "jaxrnn", __version__
-    model.metadata_props[METADATA] = _json(facts.to_json())
-    for key, text in _flat(facts).items():
+    model.metadata_props[METADATA] = json_text(facts.to_json())
+    for key, text in flat_facts(facts).items():
         model.metadata_props[f"{METADATA}.{key}"] = text
     docs = [" ".join(_sentences(facts)), notes.docs.get("")]
     model.graph.doc_string = model.doc_string = "\n".join(filter(None, docs))
@@ -402,7 +403,7 @@ def describe_file(model: ir.Model, facts: StepFile, notes: Notes) -> None:
         value.doc_string = "\n".join(filter(None, (texts.get(name), own.get(name))))
 
 
-def _json(facts: Mapping[str, Any]) -> str:
+def json_text(facts: Mapping[str, Any]) -> str:
     """Return JSON with a line for each fact, and a line for each array of the graph."""
 
     def written(value: Any) -> str:
@@ -418,7 +419,7 @@ def _json(facts: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def _flat(facts: StepFile) -> dict[str, str]:
+def flat_facts(facts: StepFile) -> dict[str, str]:
     """Return the facts for programs without a JSON parser, as texts or lines ``NAME=VALUE``."""
     spec = facts.spec
     result = {"kind": facts.kind}

@@ -189,8 +189,11 @@ def subgraph(
     return ir.Graph(values, ends, nodes=writer.nodes, name=name)
 
 
-def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
-    """Compute the results of an equation if all operands are constants or the results are empty."""
+def known_results(equation: JaxprEqn, operands: Sequence[Any], *, small: bool = True) -> list[Any] | None:
+    """Compute the results of an equation if all operands are constants or the results are empty.
+
+    With ``small``, operations that only make quantised constants larger stay.
+    """
     if equation.effects:
         return None
     variables = equation.outvars
@@ -198,7 +201,7 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | No
     if ordinary and all(0 in shape_of_atom(variable) for variable in variables):
         return [np.zeros(shape_of_atom(variable), type_of(variable)) for variable in variables]
     arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
-    if len(arrays) < len(operands) or is_platform_index(equation) or _stays_small(equation, arrays):
+    if len(arrays) < len(operands) or is_platform_index(equation) or (small and _stays_small(equation, arrays)):
         return None
     known = computed(equation, arrays, thin) if ordinary else None
     if known is not None:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
 from jaxrnn.cells.recurrence import written_out
@@ -148,6 +148,11 @@ def _node(
 
 
 def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
+    return lowering.evaluate(steps_of(equation), operands)
+
+
+def steps_of(equation: JaxprEqn) -> ClosedJaxpr:
+    """Return the steps of a layer as a jaxpr of the operands."""
     params = equation.params
 
     def steps(*arrays: Any) -> list[Any]:
@@ -156,8 +161,10 @@ def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Oper
         return [y, *final]
 
     with params["types"].in_force():
-        closed, _ = trace(steps, *(jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands))
-    return lowering.evaluate(closed, operands)
+        closed, _ = trace(
+            steps, *(jax.ShapeDtypeStruct(shape_of_atom(each), type_of(each)) for each in equation.invars)
+        )
+    return closed
 
 
 @dataclass(frozen=True)
