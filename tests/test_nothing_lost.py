@@ -83,6 +83,7 @@ def interrupted_at(place, call):
 
         return step
 
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 asks when tracing starts
     sys.settrace(traced)
     try:
         return call()
