@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import local_path
 from jaxrnn.errors import InputError
+from jaxrnn.export.litert.engine import LiteRt, Signature, precision, read_signature, read_steps
 from jaxrnn.export.sources import is_complex, to_pairs
 from jaxrnn.model import Model
 from jaxrnn.onnx.graph import spec_of
@@ -31,7 +32,7 @@ from jaxrnn.steps.stepper import Stepper, whole_pulse
 from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
-from jaxrnn.verification.peers import OpenPeer, PeerError, candidates
+from jaxrnn.verification.peers import Peer, PeerError, candidates
 from jaxrnn.verification.running import (
     Check,
     Offline,
@@ -165,7 +166,9 @@ def verify_export(
         raise InputError(f"no reference to compare with: {wholes[-1].problem}")
     compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
     failures: list[str] = []
-    for open_peer in candidates(engine, optimized=True):
+    in_litert = isinstance(step_file.source, Signature)
+    engines: list[Callable[[Any], Peer]] = [LiteRt] if in_litert else [*candidates(engine, optimized=True)]
+    for open_peer in engines:
         try:
             in_engine = _InEngine(open_peer, step_file, flush_file)
             results = [_outputs_of(run(in_engine, recordings, length, flushed=flushed), spec) for length in lengths]
@@ -210,14 +213,11 @@ def _total(spec: StepSpec) -> int:
 
 
 class _Tolerance:
-    """The tolerance of the lowest precision that graphs compute in."""
+    """The tolerance of the lowest precision of ``floats``, the types that files compute in."""
 
-    def __init__(self, graphs: Sequence[ir.Graph]):
-        nodes = [node for graph in graphs for node in graph.all_nodes()]
-        types = {value.dtype for node in nodes for value in node.outputs}
-        floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
+    def __init__(self, floats: Sequence[np.dtype], is_rough: bool):
         self._limits = max((tolerances(each, None, None) for each in floats), default=(None, None))
-        self._is_rough = any(node.op_type.startswith("DynamicQuantize") for node in nodes)
+        self._is_rough = is_rough
         #: The size of a step of quantisation by the name of the output.
         self.steps: dict[str, float] = {}
 
@@ -254,11 +254,11 @@ class _Comparing:
         spec = files[0].facts.spec
         self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
         self._flushed = len(files) > 1
-        self._tolerance = _Tolerance([file.graph for file in files])
+        self._tolerance = _Tolerance([each for file in files for each in file.floats], any(f.is_rough for f in files))
         self._parts = files[0].facts.parts
         quantised = self._tolerance.steps
         for file in files:
-            for name, step in _quantisation_steps(file).items():
+            for name, step in file.steps.items():
                 parts = [f"state {part.name}" for part in self._parts.get(name.removeprefix("state "), ())]
                 for each in parts or [name]:
                     quantised[each] = max(step, quantised.get(each, 0.0))
@@ -293,12 +293,12 @@ class _Comparing:
             yield result
 
 
-def _quantisation_steps(file: _ExportedFile) -> dict[str, float]:
+def quantisation_steps(graph: ir.Graph, facts: StepFile) -> dict[str, float]:
     """Return the size of a quantisation step for each output of a quantised file.
 
     Engines may round a value between two integers up or down, because the last bit of a sum depends on the order.
     """
-    nodes = {value: node for node in file.graph for value in node.outputs}
+    nodes = {value: node for node in graph for value in node.outputs}
     if not any(node.op_type.startswith(("QLinear", "QuantizeLinear")) for node in nodes.values()):
         return {}
     steps: dict[ir.Value, float] = {}
@@ -309,9 +309,9 @@ def _quantisation_steps(file: _ExportedFile) -> dict[str, float]:
             steps[value] = float(np.max(scale.numpy()))
         elif known:
             steps[value] = max(known)
-    names = {name: own for own, name in file.facts.outputs.items()}
-    names |= {str(each.output): f"state {own}" for own, each in file.facts.state.items()}
-    ends = {names.get(str(end.name)): end for end in file.graph.outputs}
+    names = {name: own for own, name in facts.outputs.items()}
+    names |= {str(each.output): f"state {own}" for own, each in facts.state.items()}
+    ends = {names.get(str(end.name)): end for end in graph.outputs}
     return {name: steps.get(end, 1.0) for name, end in ends.items() if name is not None}
 
 
@@ -330,7 +330,7 @@ def compare_converted(
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
     graph = ir.load(after).graph
     types = {value.name: value.dtype.numpy() for value in graph.inputs if value.dtype is not None}
-    tolerance, failures = _Tolerance([graph]), []
+    tolerance, failures = _Tolerance(*_precision(graph)), []
     for open_peer in candidates("auto", optimized=True):
         try:
             peer = open_peer(after)
@@ -358,20 +358,44 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class _ExportedFile:
-    """The path, graph and facts of a file that `jaxrnn.export_onnx` wrote."""
+    """A step or flush that jaxrnn exported, for ONNX engines or LiteRT.
+
+    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if each
+    call quantises its inputs. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of the
+    number of existing frames, if the file has this input.
+    """
 
     path: Path
-    graph: ir.Graph
     facts: StepFile
+    source: Path | Signature
+    floats: Sequence[np.dtype]
+    is_rough: bool
+    steps: Mapping[str, float]
+    valid: Mapping[str, tuple[int, ...]]
 
 
 def _read_exported(path: Path, kind: str) -> _ExportedFile:
     """Read a file of this kind, and refuse other files."""
+    if path.suffix == ".tflite":
+        signature = Signature(path, kind)
+        facts = read_signature(signature)
+        shape = () if facts.batch is None else (facts.batch,)
+        valid = {facts.valid: shape} if facts.valid else {}
+        return _ExportedFile(path, facts, signature, *precision(path), read_steps(signature), valid)
     proto, graph = onnx.load(path, load_external_data=False), ir.load(path).graph
     facts = read_facts(proto, graph)
     if facts is None or facts.kind != kind:
         raise InputError(f"{path} is not a {kind} written by jaxrnn.export_onnx")
-    return _ExportedFile(path, graph, facts)
+    valid = {each.name: each.sizes for each in map(spec_of, graph.inputs) if each.name == facts.valid}
+    return _ExportedFile(path, facts, path, *_precision(graph), quantisation_steps(graph, facts), valid)
+
+
+def _precision(graph: ir.Graph) -> tuple[list[np.dtype], bool]:
+    """Return the float types that a graph computes in, and whether each call quantises its inputs."""
+    nodes = [*graph.all_nodes()]
+    types = {value.dtype for node in nodes for value in node.outputs}
+    floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
+    return floats, any(node.op_type.startswith("DynamicQuantize") for node in nodes)
 
 
 def _first(step: _ExportedFile) -> dict[str, np.ndarray]:
@@ -388,10 +412,8 @@ def _first(step: _ExportedFile) -> dict[str, np.ndarray]:
 class _Opened:
     """A file in an engine, with arrays under the names of the stepper."""
 
-    def __init__(self, open_peer: OpenPeer, file: _ExportedFile):
-        self.facts, self.peer = file.facts, open_peer(file.path)
-        inputs = map(spec_of, file.graph.inputs)
-        self._valid = {each.name: each.sizes for each in inputs if each.name == self.facts.valid}
+    def __init__(self, open_peer: Callable[[Any], Peer], file: _ExportedFile):
+        self.facts, self.peer, self._valid = file.facts, open_peer(file.source), file.valid
 
     def run(self, state: Arrays, inputs: Arrays, valid: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the outputs under the names of the stepper, and all results under the names of the file."""
@@ -404,7 +426,7 @@ class _Opened:
 class _InEngine:
     """The files of a step and of the flush in an engine, as `jaxrnn.steps.compiled.Steps`."""
 
-    def __init__(self, open_peer: OpenPeer, step: _ExportedFile, flush: _ExportedFile | None):
+    def __init__(self, open_peer: Callable[[Any], Peer], step: _ExportedFile, flush: _ExportedFile | None):
         self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
         self._flush = None if flush is None else _Opened(open_peer, flush)
         self.engine = self._step.peer.name

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import json
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,24 +15,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError, MissingPackageError, ModelError, UnsupportedError
-from jaxrnn.export.files import Exported, ExportedGraph, checked_metadata, digest_of, flat_facts, graphs_of, json_text
+from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.export.files import (
+    OPSET,
+    Exported,
+    ExportedGraph,
+    checked_metadata,
+    digest_of,
+    flat_facts,
+    graphs_of,
+    json_text,
+)
 from jaxrnn.export.graphs import Graph
+from jaxrnn.export.litert.engine import STEPS, LiteRt, package, quiet
 from jaxrnn.export.litert.forms import Forms
-from jaxrnn.jaxprs.equations import shape_of, type_of
+from jaxrnn.export.verification import quantisation_steps
+from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
-from jaxrnn.onnx.stepfile import FLUSH, METADATA, StepFile, is_rate
+from jaxrnn.onnx.stepfile import METADATA, is_rate
+from jaxrnn.verification.peers import PeerError
 
 File = str | os.PathLike[str]
 
 LITERT = "litert"
 #: What `quantize` can be: weights of 16 bits, or of 8 bits with products of 8 bits.
 QUANTIZE = ("float16", "dynamic")
-_INSTALL = "pip install 'jaxrnn[litert]'"
 
 
 def export_litert(
@@ -107,6 +114,9 @@ def export_litert(
     for graph in graphs:
         flat = {f"{METADATA}.{graph.facts.kind}.{key}": text for key, text in flat_facts(graph.facts).items()}
         texts = {**texts, f"{METADATA}.{graph.facts.kind}": json_text(graph.facts.to_json()), **flat}
+        if any(each.params.get("name") == "QuantizeLinear" for each in walk(graph.closed.jaxpr)):
+            steps = quantisation_steps(graph.lowered(OPSET).graph, graph.facts)
+            texts[f"{METADATA}.{graph.facts.kind}.{STEPS}"] = json.dumps(steps)
     written = _with_metadata(written, {**graphs[0].notes.metadata, **texts})
     _run_once(written, graphs)
     with scratch(path) as folder:
@@ -115,30 +125,6 @@ def export_litert(
         replace_all({path: folder / path.name})
     each = [ExportedGraph(path, graph.facts, len(graph.closed.jaxpr.eqns)) for graph in graphs]
     return Exported(each[0], each[1] if len(each) > 1 else None, {path: digest})
-
-
-def _package(name: str) -> Any:
-    """Import a module of LiteRT's packages, which otherwise write to standard error."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        with _quiet():
-            return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingPackageError(f"LiteRT's packages are not installed ({first_line(error)}): {_INSTALL}") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what C++ code writes to standard error out of the terminal."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
-        before = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
 
 
 def _program(graph: Graph) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct], list[str]]:
@@ -160,10 +146,9 @@ def _converted(graphs: Sequence[Graph]) -> bytes:
     for graph in graphs:
         function, structs, names = _program(graph)
         with exact_types():
-            text = jax.jit(function, keep_unused=True).lower(*structs).as_text(debug_info=True)
-        programs.append((graph.facts.kind, text, names, list(graph.results)))
-    api, mlir = _package("litert_converter.converter_api_ext"), _package("litert_converter.mlir")
-    ir, passes = _package(f"{mlir.__name__}.ir"), _package(f"{mlir.__name__}.passmanager")
+            programs.append((graph, names, jax.jit(function, keep_unused=True).lower(*structs)))
+    api = package("litert_converter.converter_api_ext")
+    ir, passes = package("litert_converter.mlir.ir"), package("litert_converter.mlir.passmanager")
     context = ir.Context()
     api.prepare_mlir_context(context)
     settings = api.ConvertToTFLConfig()
@@ -171,55 +156,75 @@ def _converted(graphs: Sequence[Graph]) -> bytes:
     settings.canonicalizing_inf_as_min_max_float = False
     modules = []
     with context:
-        for kind, text, names, results in programs:
-            module = ir.Module.parse(text)
+        for graph, names, lowered in programs:
+            module = ir.Module.parse(lowered.as_text())
             main = next(each for each in module.body.operations if each.attributes["sym_name"].value == "main")
-            api.set_signature(main, kind, names, results)
+            api.set_signature(main, graph.facts.kind, names, list(graph.results))
             try:
-                with _quiet():
+                with quiet():
                     api.run_convert_to_tfl_passes(module, passes.PassManager(), settings)
             except ValueError as error:
-                raise UnsupportedError(f"{_without_counterpart(str(error))}") from error
+                raise UnsupportedError(f"{graph.facts.spec.label}: {_refusal(str(error), lowered)}") from error
             modules.append(module)
         try:
-            with _quiet():
+            with quiet():
                 merged = modules[0] if len(modules) == 1 else api.merge_modules(modules)
                 return api.export_flatbuffer_to_bytes(merged.operation)
         except ValueError as error:
-            raise UnsupportedError(f"LiteRT's converter cannot write the file: {first_line(error, 400)}") from error
+            all_names = {each for module in modules for each in _operations(module.operation)}
+            others = sorted(each for each in all_names if not each.startswith(("tfl.", "func.", "builtin.", "arith.")))
+            raise UnsupportedError(
+                f"{graphs[0].facts.spec.label}: {_NO_COUNTERPART.format(', '.join(others) or 'the program')}"
+            ) from error
 
 
-def _without_counterpart(message: str) -> str:
-    """Return a message of the converter as a sentence about an operation."""
+def _operations(operation: Any) -> Iterator[str]:
+    """Yield the names of all operations inside of one."""
+    for region in operation.regions:
+        for block in region:
+            for each in block:
+                yield each.operation.name
+                yield from _operations(each.operation)
+
+
+_NO_COUNTERPART = "LiteRT has no counterpart of {}, or not for these types: export for ONNX engines instead"
+
+
+def _refusal(message: str, lowered: Any) -> str:
+    """Return a message of the converter as a sentence about an operation and its place in the model."""
     refused = re.search(r"failed to legalize operation '([\w.]+)'", message)
-    where = re.search(r'"jit\(program\)/([^"]+)"', message)
-    at = f"{where[1]}: " if where else ""
+    place = re.search(r"-:(\d+):\d+: error", message)
+    where = "" if place is None else _scope_of(lowered, int(place[1]))
     if refused is None:
-        return f"{at}LiteRT's converter refuses the program: {first_line(message, 400)}"
-    return f"{at}LiteRT has no counterpart of {refused[1]}, or not for these types: export for ONNX engines instead"
+        return f"{where}LiteRT's converter refuses the program: {message.splitlines()[0][:400]}"
+    return where + _NO_COUNTERPART.format(refused[1])
+
+
+def _scope_of(lowered: Any, line: int) -> str:
+    """Return the scope of a line of a program: the text with locations has the same lines after its own."""
+    texts = lowered.as_text(debug_info=True).splitlines()
+    start = next(number for number, text in enumerate(texts) if text.startswith("module "))
+    reference = re.search(r"loc\((#loc\d+)\)$", texts[start + line - 1])
+    named = reference and next((text for text in texts if text.startswith(f"{reference[1]} = ")), "")
+    scope = re.search(r'loc\("jit\(program\)/([^"]+)"', named or "")
+    return f"{scope[1]!r}: " if scope else ""
 
 
 def _run_once(written: bytes, graphs: Sequence[Graph]) -> None:
     """Run each signature on zeros: LiteRT finds operators without a kernel only then."""
-    litert = _package("ai_edge_litert.interpreter")
     for graph in graphs:
-        _, structs, names = _program(graph)
         try:
-            with _quiet():
-                runner = litert.Interpreter(model_content=written).get_signature_runner(graph.facts.kind)
-                runner(**{name: np.zeros(each.shape, each.dtype) for name, each in zip(names, structs, strict=True)})
-        except (RuntimeError, ValueError) as error:
-            raise UnsupportedError(
-                f"{graph.facts.spec.label}, {graph.facts.kind}: LiteRT cannot run the converted program: "
-                f"{first_line(error, 400)}"
-            ) from error
+            engine = LiteRt(written, graph.facts.kind)
+            engine.run({name: np.zeros(shape, dtype) for name, (shape, dtype) in engine.inputs.items()})
+        except PeerError as error:
+            raise UnsupportedError(f"{graph.facts.spec.label}, {graph.facts.kind}: {error}") from error
 
 
 def _quantized(written: bytes, quantize: str) -> bytes:
     """Quantise weights with ai-edge-quantizer."""
-    quantizer, kinds = _package("ai_edge_quantizer.quantizer"), _package("ai_edge_quantizer.qtyping")
-    recipes = _package("ai_edge_quantizer.recipe")
-    with tempfile.TemporaryDirectory() as folder, _quiet(), contextlib.redirect_stdout(None):
+    quantizer, kinds = package("ai_edge_quantizer.quantizer"), package("ai_edge_quantizer.qtyping")
+    recipes = package("ai_edge_quantizer.recipe")
+    with tempfile.TemporaryDirectory() as folder, quiet(), contextlib.redirect_stdout(None):
         file = Path(folder, "model.tflite")
         file.write_bytes(written)
         work = quantizer.Quantizer(str(file))
@@ -242,7 +247,7 @@ def _quantized(written: bytes, quantize: str) -> bytes:
 
 def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
     """Add entries to the metadata of a file."""
-    schema, flatbuffers = _package("ai_edge_litert.schema_py_generated"), _package("flatbuffers")
+    schema, flatbuffers = package("ai_edge_litert.schema_py_generated"), package("flatbuffers")
     model = schema.ModelT.InitFromPackedBuf(written)
     for each in model.buffers:
         if each.offset > 1:  # the quantizer stores large buffers behind the tables
@@ -258,33 +263,3 @@ def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
     builder = flatbuffers.Builder(len(written) + 1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the entries of the metadata that are text."""
-    schema = _package("ai_edge_litert.schema_py_generated")
-    data = path.read_bytes()
-    if data[4:8] != b"TFL3":
-        raise ModelError(f"{path} is not a LiteRT file")
-    model = schema.Model.GetRootAs(data)
-    texts = {}
-    for index in range(model.MetadataLength()):
-        entry = model.Metadata(index)
-        buffer = model.Buffers(entry.Buffer())
-        with contextlib.suppress(UnicodeDecodeError):
-            texts[entry.Name().decode()] = buffer.DataAsNumpy().tobytes().decode() if buffer.DataLength() else ""
-    return texts
-
-
-def read_signature(path: Path, kind: str) -> StepFile | None:
-    """Return the facts of a signature that jaxrnn wrote into a file, or None."""
-    text = read_metadata(path).get(f"{METADATA}.{kind}")
-    try:
-        return None if text is None else StepFile.from_json(json.loads(text))
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise ModelError(
-            f"{path}: the metadata {METADATA}.{kind!r} are damaged ({error}): export the file again"
-        ) from error
-
-
-__all__ = ["FLUSH", "LITERT", "export_litert", "read_signature"]

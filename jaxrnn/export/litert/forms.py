@@ -1,7 +1,7 @@
 """Programs in the operations of LiteRT: one list of rewrites, each with the operation that LiteRT lacks.
 
 A rewrite is a rule of a primitive, a function of JAX arrays. Equations without a rule stay as they are. Equations of
-known operands are computed now.
+known operands are computed now, and NumPy arrays are known.
 """
 
 from __future__ import annotations
@@ -14,22 +14,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
 from jaxrnn._jax.versions import Scan
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.export.lowering import known_results
+from jaxrnn.export.lowering import array_of, is_complex, known_results
+from jaxrnn.export.rules.control import call, linear_solve, platform
 from jaxrnn.export.rules.layers import steps_of
-from jaxrnn.jaxprs.equations import bind, called, evaluate, free_axes, needed, shape_of, type_of, walk
+from jaxrnn.export.rules.systems import cholesky, permuted, substituted, triangles
+from jaxrnn.jaxprs.equations import bind, evaluate, free_axes, is_key, needed, shape_of, type_of, walk
 from jaxrnn.jaxprs.own import computed, platforms_of
-from jaxrnn.jaxprs.primitives import Rules
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.diagnostics import Path, describe_equation
 
 #: Loops are unrolled up to this number of trips, and up to this number of equations.
 TRIPS, EQUATIONS = 256, 20_000
 
-#: Rules ``(forms, equation, *operands)``.
+#: Rules ``(forms, equation, *operands)`` of equations on real numbers, and of equations with complex numbers.
 RULES: Rules[Callable[..., Any]] = Rules()
+COMPLEX: Rules[Callable[..., Any]] = Rules()
+
+#: Types that LiteRT moves and computes with, and the types in which it computes with other integers.
+_TYPES = frozenset(map(np.dtype, ("bool", "int32", "int64", "float16", "float32")))
+_WIDE = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
 
 
 class Forms:
@@ -41,21 +49,32 @@ class Forms:
         self.in_bytes = False
 
     def evaluate(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
-        """Evaluate a jaxpr; NumPy operands are known."""
+        """Evaluate a jaxpr."""
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         live = inner.replace(eqns=needed(inner.eqns, inner.outvars, effects=True))
         return evaluate(jaxpr.replace(jaxpr=live) if inner is not jaxpr else live, operands, self.apply)
 
+    def trace(self, function: Callable[..., Any], *operands: Any) -> list[Any]:
+        """Trace a function of the operands, and evaluate it."""
+        return self.evaluate(jax.make_jaxpr(function)(*operands), operands)
+
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         """Evaluate an equation."""
-        known = known_results(equation, [_known(each) for each in operands], small=False)
+        pairs = zip(equation.invars, operands, strict=True)
+        operands = [
+            value if isinstance(value, Tracer) or is_key(type_of(atom)) else array_of(atom, value)
+            for atom, value in pairs
+        ]
+        known = known_results(equation, operands, small=False)
         if known is not None:
             return known
         outer, self.path = self.path, (*self.path, equation)
         try:
-            rule = RULES.of(equation)
-            results = bind(equation, operands) if rule is None else rule(self, equation, *operands)
-            return results if isinstance(results, list) else [results]
+            rule = RULES.of(equation) or _unchanged
+            if any(map(is_complex, (*equation.invars, *equation.outvars))):
+                rule = COMPLEX.of(equation) or _without_complex
+            results = rule(self, equation, *operands)
+            return [*results] if isinstance(results, list | tuple) else [results]
         finally:
             self.path = outer
 
@@ -64,76 +83,79 @@ class Forms:
         raise UnsupportedError(f"{describe_equation(self.path)}: {reason}")
 
 
-def _known(operand: Any) -> Any:
-    """Return a number as an array."""
-    return np.asarray(operand) if isinstance(operand, (bool, int, float, complex, np.generic)) else operand
+def _unchanged(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Keep an equation."""
+    for variable in equation.outvars:
+        dtype = np.dtype(type_of(variable))
+        if dtype not in _TYPES and dtype.name not in _WIDE:
+            forms.refuse(f"LiteRT does not compute in {dtype.name}: compute it in float32, or in int32")
+    return bind(equation, list(map(jnp.asarray, operands)))
 
 
-@RULES.add(kind="call")
-@RULES.add(kind="checkpoint")
-@RULES.add(kind="custom rule")
-def _call(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    return forms.evaluate(called(equation), operands)
+def _without_complex(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
+    return forms.refuse("LiteRT has no such operation for complex numbers: use real and imaginary parts")
 
 
-@RULES.add("custom_linear_solve")
-def _solve(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Evaluate the equations that solve; the other equations are for derivatives."""
-    lengths = equation.params["const_lengths"]
-    start = lengths.matvec + lengths.vecmat
-    right = operands[start + lengths.solve + lengths.transpose_solve :]
-    return forms.evaluate(equation.params["jaxprs"].solve, [*operands[start : start + lengths.solve], *right])
-
-
-@RULES.add("platform_index")
-def _platform(forms: Forms, equation: JaxprEqn) -> Any:
-    return np.array(len(equation.params["platforms"]) - 1, np.int32)
-
-
-@RULES.add("onnx_operator")
-def _operator(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    outer, forms.in_bytes = forms.in_bytes, sum(np.dtype(type_of(each)).itemsize == 1 for each in equation.invars) > 1
-    closed = jax.make_jaxpr(lambda *arrays: computed(*arrays, **equation.params))(*operands)
-    try:
-        return forms.evaluate(closed, operands)
-    finally:
-        forms.in_bytes = outer
+RULES.add(kind="call")(call)
+RULES.add(kind="checkpoint")(call)
+RULES.add(kind="custom rule")(call)
+RULES.add("custom_linear_solve")(linear_solve)
+RULES.add("platform_index")(platform)
+# LiteRT has no decompositions; small ones are written out.
+RULES.add("cholesky")(cholesky)
+RULES.add("lu")(triangles)
+RULES.add("lu_pivots_to_permutation")(permuted)
+RULES.add("triangular_solve")(substituted)
 
 
 @RULES.add("recurrent_layer")
 def _layer(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Recurrent layers: their steps."""
     return forms.evaluate(steps_of(equation), operands)
+
+
+@RULES.add("onnx_operator")
+def _operator(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Operators of a file: their functions."""
+    outer = forms.in_bytes
+    forms.in_bytes = sum(np.dtype(type_of(each)).itemsize == 1 for each in equation.invars) > 1
+    try:
+        return forms.trace(lambda *arrays: computed(*arrays, **equation.params), *operands)
+    finally:
+        forms.in_bytes = outer
 
 
 @RULES.add("cond")
 def _branch(forms: Forms, equation: JaxprEqn, which: Any, *operands: Any) -> list[Any]:
-    """Evaluate the branch of a known condition; without one, evaluate all branches and choose the results."""
+    """``If`` with a body in the graph: all branches are evaluated, and their results chosen."""
     branches, platforms = equation.params["branches"], platforms_of(equation)
     if platforms is not None:
         return forms.evaluate(branches[platforms.index(None)], operands)
-    index = jnp.clip(which, 0, len(branches) - 1)
-    results = [forms.evaluate(branch, operands) for branch in branches]
-    chosen = results[0]
-    for number, others in enumerate(results[1:], 1):
-        chosen = [jnp.where(index == number, new, old) for new, old in zip(others, chosen, strict=True)]
+    if isinstance(which, np.ndarray):
+        return forms.evaluate(branches[int(np.clip(which, 0, len(branches) - 1))], operands)
+    index = jnp.clip(which.astype(jnp.int32), 0, len(branches) - 1)
+    chosen, *others = (forms.evaluate(branch, operands) for branch in branches)
+    for number, results in enumerate(others, 1):
+        pairs = zip(results, chosen, equation.outvars, strict=True)
+        chosen = [_chosen(np.dtype(type_of(each)), index == number, old, new) for new, old, each in pairs]
     return chosen
 
 
 @RULES.add("scan")
 def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """``While``: the converter leaves the body in the graph, where LiteRT cannot run it."""
+    """``While`` with a body in the graph: the loop is unrolled."""
     params = equation.params
     fixed, carry, xs = Scan.of(equation).split(operands)
     length, body = params["length"], params["jaxpr"]
     size = length * sum(1 for _ in walk(body.jaxpr))
     if length > TRIPS or size > EQUATIONS:
         forms.refuse(
-            f"LiteRT gets loops unrolled, and a loop of {length:,} trips would be {size:,} operations: choose a smaller "
-            "pulse"
+            f"the loop would be unrolled to {length:,} trips and {size:,} operations, and the limits are {TRIPS:,} and "
+            f"{EQUATIONS:,}: choose a smaller pulse"
         )
     carries, collected = len(carry), []
     for trip in reversed(range(length)) if params["reverse"] else range(length):
-        frames = [lax.index_in_dim(x, trip, keepdims=False) if not isinstance(x, np.ndarray) else x[trip] for x in xs]
+        frames = [x[trip] if isinstance(x, np.ndarray) else lax.index_in_dim(x, trip, keepdims=False) for x in xs]
         results = forms.evaluate(body, [*fixed, *carry, *frames])
         carry = results[:carries]
         collected.append(results[carries:])
@@ -146,7 +168,7 @@ def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 @RULES.add("while")
 def _repeat(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    return forms.refuse("LiteRT runs no loop whose number of trips depends on data: choose --target onnx")
+    return forms.refuse("LiteRT runs no loop whose number of trips depends on data; ONNX engines do")
 
 
 @RULES.add("dot_general")
@@ -163,21 +185,52 @@ def _product(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Any:
     numbers = (([number + 1], [number]), ([*range(number)], [*range(number)]))
 
     def product(left: Any, right: Any) -> Any:
+        factors = (left, right)
         if not lead:
             # The converter moves reshapes of operands behind a product, and then refuses the rank that it made. A known
             # operand stays visible, so that the product becomes FullyConnected.
-            known = [isinstance(each, np.ndarray) for each in (left, right)]
-            left, right = (
-                each if is_known else lax.optimization_barrier(each)
-                for each, is_known in zip((left, right), known, strict=True)
-            )
-        return lax.dot_general(left, right, numbers)
+            factors = tuple(x if isinstance(x, np.ndarray) else lax.optimization_barrier(x) for x in factors)
+        return lax.dot_general(factors[0], factors[1], numbers)
 
     result = _in_floats(forms, equation, (left, number + 1), (right, number), 1, product)
     return result.reshape(*sizes[0], *sizes[1], *sizes[2])
 
 
-#: The integers that float32 represents, up to this number.
+def _arranged(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
+    """Transpose and reshape; known arrays stay known."""
+    return (np if isinstance(x, np.ndarray) else jnp).transpose(x, axes).reshape(shape)
+
+
+@RULES.add("conv_general_dilated")
+def _convolution(forms: Forms, equation: JaxprEqn, x: Any, kernel: Any) -> Any:
+    """Convolutions of dilated inputs: the zeros between frames are written."""
+    params, numbers = equation.params, equation.params["dimension_numbers"]
+    for axis, spacing in zip(numbers.lhs_spec[2:], params["lhs_dilation"], strict=True):
+        x = _spread(x, axis, spacing)
+
+    def convolve(x: Any, kernel: Any) -> Any:
+        changed = {"lhs_dilation": (1,) * len(params["lhs_dilation"]), "preferred_element_type": None}
+        return bind(equation, [jnp.asarray(x), jnp.asarray(kernel)], **changed)[0]
+
+    taps = math.prod(kernel.shape[axis] for axis in numbers.rhs_spec[2:])
+    left, right = (x, numbers.lhs_spec[1]), (kernel, numbers.rhs_spec[1])
+    if np.dtype(type_of(equation.outvars[0])).kind != "f" and x.shape[left[1]] != kernel.shape[right[1]]:
+        forms.refuse("LiteRT has no convolution of integers in groups: compute it in float32")
+    return _in_floats(forms, equation, left, right, taps, convolve)
+
+
+def _spread(x: Any, axis: int, spacing: int) -> Any:
+    """Insert zeros between elements along an axis."""
+    count = x.shape[axis]
+    if spacing == 1 or count < 2:
+        return x
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    pads = [(0, spacing - 1 if each == axis + 1 else 0) for each in range(x.ndim + 1)]
+    spread = jnp.pad(x.reshape(*before, count, 1, *after), pads).reshape(*before, count * spacing, *after)
+    return lax.slice_in_dim(spread, 0, (count - 1) * spacing + 1, axis=axis)
+
+
+#: Float32 represents all integers up to this number.
 _WHOLE = 2**24
 
 
@@ -189,10 +242,12 @@ def _in_floats(
     taps: int,
     product: Callable[[Any, Any], Any],
 ) -> Any:
-    """Products of integers: computed in float32, in parts along the contracted axes whose sums float32 represents."""
+    """Products of integers: in float32, in parts along the contracted axes whose sums float32 represents."""
     dtype = np.dtype(type_of(equation.outvars[0]))
     (x, axis_x), (y, axis_y) = left, right
     if dtype.kind == "f":
+        if dtype not in _TYPES:
+            forms.refuse(f"LiteRT does not compute in {dtype.name}: compute it in float32")
         return product(*(each if each.dtype == dtype else each.astype(dtype) for each in (x, y)))
     if not (forms.in_bytes or all(each.dtype.itemsize == 1 for each in (x, y))):
         forms.refuse(f"LiteRT has no products of {dtype.name}: compute it in float32")
@@ -202,60 +257,162 @@ def _in_floats(
         forms.refuse(f"float32 does not represent sums of {taps:,} products of integers")
     total: Any = 0
     for start in range(0, size, each):
-        end = min(start + each, size)
-        part = product(*(_cut(a, axis, start, end).astype(np.float32) for a, axis in ((x, axis_x), (y, axis_y))))
-        total = total + part.astype(dtype)
+        part = slice(start, start + each)
+        factors = (a[(slice(None),) * axis + (part,)].astype(np.float32) for a, axis in ((x, axis_x), (y, axis_y)))
+        total = total + product(*factors).astype(dtype)
     return total
 
 
-def _cut(x: Any, axis: int, start: int, end: int) -> Any:
-    return x[(slice(None),) * axis + (slice(start, end),)]
-
-
-def _arranged(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
-    """Transpose and reshape; known arrays stay known."""
-    return (np if isinstance(x, np.ndarray) else jnp).transpose(x, axes).reshape(shape)
-
-
-@RULES.add("conv_general_dilated")
-def _convolution(forms: Forms, equation: JaxprEqn, x: Any, kernel: Any) -> Any:
-    """Dilated inputs: the zeros between frames are written."""
-    params, numbers = equation.params, equation.params["dimension_numbers"]
-    for axis, spacing in zip(numbers.lhs_spec[2:], params["lhs_dilation"], strict=True):
-        x = _spread(x, axis, spacing)
-
-    def convolve(x: Any, kernel: Any) -> Any:
-        changed = {"lhs_dilation": (1,) * len(params["lhs_dilation"]), "preferred_element_type": None}
-        return bind(equation, [jnp.asarray(x), jnp.asarray(kernel)], **changed)[0]
-
-    taps = math.prod(kernel.shape[axis] for axis in numbers.rhs_spec[2:])
-    if (
-        np.dtype(type_of(equation.outvars[0])).kind != "f"
-        and x.shape[numbers.lhs_spec[1]] != kernel.shape[numbers.rhs_spec[1]]
-    ):
-        forms.refuse("LiteRT has no convolution of integers in groups: compute it in float32")
-    return _in_floats(forms, equation, (x, numbers.lhs_spec[1]), (kernel, numbers.rhs_spec[1]), taps, convolve)
-
-
-def _spread(x: Any, axis: int, spacing: int) -> Any:
-    """Insert zeros between elements along an axis."""
-    if spacing == 1 or x.shape[axis] < 2:
-        return x
-    before, count, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    pairs = jnp.pad(
-        x.reshape(*before, count, 1, *after), [(0, spacing - 1 if d == axis + 1 else 0) for d in range(x.ndim + 1)]
-    )
-    return lax.slice_in_dim(pairs.reshape(*before, count * spacing, *after), 0, (count - 1) * spacing + 1, axis=axis)
-
-
-#: Types without a kernel of LiteRT's Select, and the types in which the choice is exact.
-_NARROW = {np.dtype(np.uint8): np.int32, np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
+@RULES.add(kind="elementwise")
+def _elementwise(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
+    """Arithmetic of integers of 8 and 16 bits, and unsigned integers: in wide integers."""
+    narrow = {np.dtype(type_of(each)).name for each in equation.invars} & _WIDE.keys()
+    if not narrow or equation.primitive.name in ("convert_element_type", "bitcast_convert_type"):
+        return _unchanged(forms, equation, *operands)
+    wide = [x.astype(_WIDE.get(x.dtype.name, x.dtype)) for x in operands]
+    return bind(equation, list(map(jnp.asarray, wide)))[0].astype(type_of(equation.outvars[0]))
 
 
 @RULES.add("select_n")
 def _select(forms: Forms, equation: JaxprEqn, which: Any, *cases: Any) -> Any:
-    """Choices of unsigned integers."""
-    dtype = np.dtype(type_of(equation.outvars[0]))
-    if (wide := _NARROW.get(dtype)) is None:
-        return bind(equation, [which, *cases])[0]
-    return lax.select_n(which, *(jnp.asarray(each).astype(wide) for each in cases)).astype(dtype)
+    """Choices of narrow integers, and of more than two cases."""
+    chosen = cases[0]
+    for number, case in enumerate(cases[1:], 1):
+        condition = which if which.dtype == bool else which == number
+        chosen = _chosen(np.dtype(type_of(equation.outvars[0])), condition, chosen, case)
+    return chosen
+
+
+def _chosen(dtype: np.dtype, condition: Any, otherwise: Any, then: Any) -> Any:
+    wide = _WIDE.get(dtype.name, dtype)
+    return jnp.where(condition, jnp.asarray(then).astype(wide), jnp.asarray(otherwise).astype(wide)).astype(dtype)
+
+
+@RULES.add("rem")
+def _remainder(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Any:
+    """Remainders with the sign of the dividend: LiteRT's have the sign of the divisor."""
+    wide = [each.astype(_WIDE.get(each.dtype.name, each.dtype)) for each in (x, y)]
+    rest = bind(equation, [jnp.abs(each) for each in wide])[0]
+    return jnp.where(wide[0] < 0, -rest, rest).astype(type_of(equation.outvars[0]))
+
+
+@RULES.add("round")
+def _rounded(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
+    """Round halves away from zero."""
+    if equation.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
+        return _unchanged(forms, equation, x)[0]
+    size = jnp.abs(x)
+    whole = jnp.floor(size)
+    return jnp.where(jnp.isinf(x), x, jnp.sign(x) * (whole + (size - whole >= 0.5).astype(x.dtype)))
+
+
+@RULES.add("xor")
+def _differ(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Any:
+    """Exclusive or of conditions."""
+    return x != y if x.dtype == bool else _elementwise(forms, equation, x, y)
+
+
+@RULES.add("shift_left")
+def _shifted(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any:
+    """Shifts to the left by known numbers."""
+    if not isinstance(places, np.ndarray):
+        return forms.refuse("LiteRT shifts to the left by a constant only: multiply by a power of two")
+    return x * np.left_shift(np.ones((), x.dtype), places)
+
+
+@RULES.add("reduce_xor", "reduce_or", "reduce_and")
+def _reduced(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
+    if x.dtype != bool:
+        return forms.refuse("LiteRT has no reduction by bits")
+    return _unchanged(forms, equation, x)[0]
+
+
+@RULES.add("sort")
+def _sorted(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Sorts: by the order of the first operand, which TopK gives."""
+    params = equation.params
+    key, axis = jnp.asarray(operands[0]), params["dimension"]
+    if params["num_keys"] > 1 or key.dtype not in _TYPES or key.dtype == bool:
+        return forms.refuse("LiteRT sorts by one array of float32 or int32")
+    # Downwards, equal elements stay in order. `-1 - x` is exact for all integers.
+    down = -1 - key if key.dtype.kind == "i" else -key
+    last = key.ndim - 1
+    _, order = lax.top_k(jnp.moveaxis(down, axis, last), key.shape[axis])
+    return [jnp.moveaxis(_taken(jnp.moveaxis(jnp.asarray(each), axis, last), order), last, axis) for each in operands]
+
+
+@RULES.add("top_k", "approx_top_k")
+def _largest(forms: Forms, equation: JaxprEqn, x: Any) -> list[Any]:
+    """Values of TopK without positions: the converter finds the pattern by its positions."""
+    params = equation.params
+    axis = params.get("axis", params.get("reduction_dimension", -1)) % x.ndim
+    if not params.get("is_max_k", True):
+        return forms.refuse("LiteRT finds the largest elements only: negate the array")
+    moved = jnp.moveaxis(x, axis, -1)
+    _, order = lax.top_k(moved, params["k"])
+    return [jnp.moveaxis(each, -1, axis) for each in (_taken(moved, order), order)]
+
+
+def _taken(x: Any, order: Any) -> Any:
+    """Take elements along the last axis."""
+    rows = x.reshape(-1, x.shape[-1])
+    places = order.reshape(rows.shape[0], -1)
+    starts = np.arange(rows.shape[0], dtype=np.int32)[:, None] * x.shape[-1]
+    return rows.reshape(-1).at[places + starts].get(mode="promise_in_bounds").reshape(order.shape)
+
+
+@RULES.add("gather")
+def _gathered(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any:
+    """Positions outside of the array, where LiteRT stops: they are clipped, and their elements filled."""
+    params = equation.params
+    numbers, mode = params["dimension_numbers"], params["mode"]
+    sizes = [params["slice_sizes"][axis] for axis in numbers.start_index_map]
+    last = np.array([x.shape[axis] for axis in numbers.start_index_map]) - sizes
+    places = places.astype(jnp.int32)
+    inside = (np if isinstance(places, np.ndarray) else jnp).clip(places, 0, last.astype(np.int32))
+    promised = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    result = bind(equation, [jnp.asarray(x), jnp.asarray(inside)], mode=promised)[0]
+    if mode != lax.GatherScatterMode.FILL_OR_DROP or (
+        isinstance(places, np.ndarray) and np.array_equal(places, inside)
+    ):
+        return result
+    dtype = np.dtype(result.dtype)
+    fill = params["fill_value"]
+    if fill is None:
+        fill = np.nan if dtype.kind in "fc" else dtype.type(1) if dtype.kind == "b" else np.iinfo(dtype).min
+        fill = np.iinfo(dtype).max if dtype.kind == "u" else fill
+    exists = jnp.all(places == inside, -1)
+    kept = [axis for axis in range(result.ndim) if axis not in numbers.offset_dims]
+    return _chosen(dtype, lax.broadcast_in_dim(exists, result.shape, kept), jnp.full((), fill, dtype), result)
+
+
+@RULES.add("dynamic_slice")
+def _cut(forms: Forms, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
+    """Slices that would end outside of the array: their starts are moved."""
+    room = np.subtract(x.shape, equation.params["slice_sizes"])
+    return bind(equation, [jnp.asarray(x), *_starts(starts, room)])[0]
+
+
+@RULES.add("dynamic_update_slice")
+def _updated(forms: Forms, equation: JaxprEqn, x: Any, update: Any, *starts: Any) -> Any:
+    return bind(equation, [jnp.asarray(x), jnp.asarray(update), *_starts(starts, np.subtract(x.shape, update.shape))])[
+        0
+    ]
+
+
+def _starts(starts: Sequence[Any], room: np.ndarray) -> list[Any]:
+    return [jnp.clip(start.astype(jnp.int32), 0, np.int32(most)) for start, most in zip(starts, room, strict=True)]
+
+
+@RULES.add(kind="scatter")
+def _scattered(forms: Forms, equation: JaxprEqn, x: Any, places: Any, updates: Any) -> Any:
+    if equation.primitive.name != "scatter" or equation.params["mode"] == lax.GatherScatterMode.CLIP:
+        name = entry_of(equation).operator or equation.primitive.name
+        return forms.refuse(f"LiteRT has no {name}: write `jnp.where`, or a product with `jax.nn.one_hot`")
+    return _unchanged(forms, equation, x, places, updates)[0]
+
+
+@COMPLEX.add(kind="random")
+@RULES.add(kind="random")
+def _random(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
+    return forms.refuse("LiteRT does not draw the numbers of JAX's keys: draw them outside, and pass them as an input")
