@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import tempfile
@@ -30,6 +31,7 @@ from jaxrnn.export.files import (
     json_text,
 )
 from jaxrnn.export.graphs import Graph
+from jaxrnn.export.litert import complexes as _complexes  # noqa: F401  (registers its rules)
 from jaxrnn.export.litert.engine import STEPS, LiteRt, package, quiet
 from jaxrnn.export.litert.forms import Forms
 from jaxrnn.export.verification import quantisation_steps
