@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 
@@ -22,6 +22,9 @@ from jaxrnn.cli.options import (
 )
 from jaxrnn.cli.stream_options import TimedPulses
 
+#: The target of files that are no ONNX files, and the options of ONNX files only.
+LITERT = "litert"
+_OF_ONNX = ("opset", "io_dtype", "join_state")
 _TYPES = click.Choice(["bfloat16", "float16"])
 
 
@@ -29,7 +32,7 @@ _TYPES = click.Choice(["bfloat16", "float16"])
 def export(
     *,
     file: ModelFile,
-    output: Annotated[Path, new_file("OUT.onnx", *OUTPUT)],
+    output: Annotated[Path, new_file("OUT.onnx|.tflite", *OUTPUT)],
     pulses: TimedPulses,
     flush: Annotated[Path, new_file("FLUSH.onnx")] | None = None,
     rate: Annotated[Positive, Option(metavar="HZ")] | None = None,
@@ -43,7 +46,7 @@ def export(
             dtype=Option(type=_TYPES),
             io_dtype=Option(type=_TYPES),
             quantize=Option(type=click.Choice(["dynamic"])),
-            target=Option(type=click.Choice(["tract"])),
+            target=Option(type=click.Choice(["tract", LITERT])),
             join_state=Option(),
         ),
     ],
@@ -64,6 +67,9 @@ def export(
 
     Without --symbol, OUT.onnx is the step of the model as a new, small graph, with its state by name.
 
+    OUT.tflite is a file for LiteRT on phones and boards, with the step and the flush as two signatures. --dtype float16
+    then stores the weights in 16 bits, and --quantize dynamic in 8 bits.
+
     --params and --checkpoint give the parameters of a training. Alone, they write the graph of FILE with these
     parameters; all else stays identical, byte for byte. With --symbol or --as-step, the stream or the step has these
     parameters.
@@ -83,6 +89,8 @@ def export(
       jaxrnn export keywords.onnx --symbol S --pulse 4 --opset 18 -o streaming.onnx
       jaxrnn export denoiser.onnx --symbol T --checkpoint runs/first -o streaming.onnx --verify
       jaxrnn export net.onnx --stft 512 --hop 256 --gives mask --rate 16000 -o s.onnx --flush f.onnx --example folder
+
+      jaxrnn export denoiser.onnx --symbol T -o streaming.tflite --verify
 
     Examples of steps:
       jaxrnn export vad.onnx --static sr=16000 --dim sequence=576 -o step.onnx --verify
@@ -117,6 +125,10 @@ def export(
         raise click.UsageError("--input and --inputs give the recordings to verify with: they need --verify")
     types = {name: options[name] for name in ("dtype", "io_dtype", "quantize") if name in options}
     options |= {name: value for name, value in (("metadata", metadata), ("names", names)) if value}
+    if output.suffix == ".tflite" and options.setdefault("target", LITERT) != LITERT:
+        raise click.UsageError(f"{output.name} is a file for LiteRT, and --target {options['target']} is for ONNX files")
+    if options.get("target") == LITERT:
+        options |= _for_litert(options, flush, output)
     if pulses.time is None and not as_step and (params or (types and not file.has_steps)):
         of_steps = {f"--{name.replace('_', '-')}": value for name, value in options.items() if name not in types}
         of_steps["--name"] = of_steps.pop("--names", None)
@@ -135,6 +147,18 @@ def export(
     options["frame_rate"] = _frame_rate(pulses, rate)
     sizes = single_sizes(dims, ": a stream or a step has no open dimensions")
     write_step(file, output, pulses, flush, params, sizes, given, seed if verify else None, example, **options)
+
+
+def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, Any]:
+    """Check the options of a LiteRT file, and return its types."""
+    given = {f"--{name.replace('_', '-')}": options.get(name) for name in _OF_ONNX}
+    refuse(given, "is for ONNX files, not for LiteRT")
+    refuse({"--flush": flush}, f"is for ONNX files: for LiteRT, {output.name} has the flush as a signature")
+    if options.get("dtype") not in (None, "float16"):
+        raise click.UsageError(
+            "--target litert stores weights as float32, as --dtype float16, or as --quantize dynamic"
+        )
+    return {**options, "dtype": None, "quantize": options.get("quantize") or options.get("dtype")}
 
 
 def _frame_rate(pulses: TimedPulses, rate: float | None) -> float | None:

@@ -30,13 +30,14 @@ from jaxrnn.cli.output import (
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError
-from jaxrnn.export import Exported, ExportedGraph, export_onnx, write_example
+from jaxrnn.export import Exported, ExportedGraph, export_litert, export_onnx, write_example
 from jaxrnn.export.examples import check_example
+from jaxrnn.export.litert.engine import Signature, operations
 from jaxrnn.export.verification import ExportReport, compare_converted, verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, stored_params, write_graph
 from jaxrnn.model.streaming import time_symbols
-from jaxrnn.onnx.stepfile import StepFile
+from jaxrnn.onnx.stepfile import LITERT, StepFile
 from jaxrnn.runtime.compiled import is_compiled
 from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.stepper import Stepper
@@ -85,6 +86,9 @@ def write_step(
         check_example(example, output, flush, dims.get(stepper.spec.batch_symbol or "") if batch is None else batch)
 
     def write(path: Path, flush: Path | None) -> Exported:
+        if options.get("target") == LITERT:
+            taken = {key: value for key, value in options.items() if key not in ("step", "target", "dtype")}
+            return export_litert(stepper, arrays, path, label=name, **taken)
         exported = export_onnx(stepper, arrays, path, flush=flush, label=name, **options)
         assert exported is not None  # None only for a whole graph
         return exported
@@ -163,6 +167,9 @@ def _latency(step: StepFile) -> float | None:
 
 
 def _graph(graph: ExportedGraph) -> dict[str, Any]:
+    if graph.facts.target == LITERT:
+        found = operations(Signature(graph.path, graph.facts.kind))
+        return {"kind": graph.facts.kind, "opset": None, "nodes": found.total(), "operators": dict(found.most_common())}
     model = ir.load(graph.path)
     operators = Counter(node.op_type for node in model.graph.all_nodes())
     return {
@@ -179,7 +186,8 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield from result["sound"]
     for graph in result["graphs"]:
         operators = ", ".join(f"{count} {name}" for name, count in graph["operators"].items())
-        yield f"{graph['kind']}: {graph['nodes']:,} nodes of opset {graph['opset']} ({operators})"
+        of = "operations of LiteRT" if graph["opset"] is None else f"nodes of opset {graph['opset']}"
+        yield f"{graph['kind']}: {graph['nodes']:,} {of} ({operators})"
     if result["batch"] is not None:
         yield f"batch: {result['batch']} stream(s) a call"
     if result["streams"]:
@@ -205,7 +213,7 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     if result["state"]:
         kept = result["first_not_zero"]
         some = f"not zero in {len(kept)} entries, such as {kept[0]}" if kept else "zero"
-        yield f"first state: {some} ({result['first_state']}); to reset a stream, pass the first state again"
+        yield f"first state: {some} ({result['first_state'] or 'in the metadata'}); to reset a stream, pass the first state again"
     if result["verified"] is None:
         return
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])

@@ -37,6 +37,7 @@ def refuse(options: Mapping[str, Any], because: str) -> None:
 #: By the ending of an option's metavar: the endings of names, and the rule in words.
 _ENDINGS = {
     ".onnx": ((".onnx",), "must end in .onnx, by which engines recognise the format"),
+    ".tflite": ((".onnx", ".tflite"), "must end in .onnx, or for LiteRT in .tflite"),
     ".npz": ((".npz", ".wav"), "must end in .npz, or for sound in .wav"),
 }
 #: The placeholder of an option for a folder, which may exist.

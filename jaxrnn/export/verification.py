@@ -19,7 +19,7 @@ from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import local_path
 from jaxrnn.errors import InputError
-from jaxrnn.export.litert.engine import LiteRt, Signature, precision, read_signature, read_steps
+from jaxrnn.export.litert.engine import SUFFIX, LiteRt, Signature, precision, read_signature, read_steps
 from jaxrnn.export.sources import is_complex, to_pairs
 from jaxrnn.model import Model
 from jaxrnn.onnx.graph import spec_of
@@ -376,7 +376,7 @@ class _ExportedFile:
 
 def _read_exported(path: Path, kind: str) -> _ExportedFile:
     """Read a file of this kind, and refuse other files."""
-    if path.suffix == ".tflite":
+    if path.suffix == SUFFIX:
         signature = Signature(path, kind)
         facts = read_signature(signature)
         shape = () if facts.batch is None else (facts.batch,)

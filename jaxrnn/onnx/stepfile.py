@@ -22,6 +22,8 @@ STEP, FLUSH, FUNCTION = "step", "flush", "function"
 
 #: Engines that need a special form of a file.
 TARGETS = ("tract",)
+#: The engine of LiteRT files, which are no ONNX files.
+LITERT = "litert"
 
 #: The key of the facts in the metadata of a file, and the prefix of keys of facts for simple programs.
 METADATA = "jaxrnn"

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ from jaxrnn.errors import InputError, MissingPackageError, ModelError
 from jaxrnn.onnx.stepfile import METADATA, StepFile
 from jaxrnn.verification.peers import PeerError
 
-#: The key of the sizes of quantisation steps.
-STEPS = "quantisation"
+SUFFIX = ".tflite"
+#: The keys of the sizes of quantisation steps in a quantised model, and of the types of the weights in the file.
+STEPS, QUANTIZED = "quantisation", "quantize"
 _INSTALL = "pip install 'jaxrnn[litert]'"
 #: The float types of tensors, by the names in LiteRT's schema.
 _FLOATS = {"FLOAT16": np.dtype(np.float16), "FLOAT32": np.dtype(np.float32)}
@@ -126,11 +128,24 @@ def read_steps(signature: Signature) -> dict[str, float]:
     return dict(json.loads(text))
 
 
+def operations(signature: Signature) -> Counter[str]:
+    """Return how many operations of each name a signature runs."""
+    schema = package("ai_edge_litert.schema_py_generated")
+    model = schema.Model.GetRootAs(signature.path.read_bytes())
+    names = {number: name for name, number in vars(schema.BuiltinOperator).items() if isinstance(number, int)}
+    signatures = map(model.SignatureDefs, range(model.SignatureDefsLength()))
+    index = next(each.SubgraphIndex() for each in signatures if each.SignatureKey().decode() == signature.name)
+    graph = model.Subgraphs(index)
+    codes = (model.OperatorCodes(graph.Operators(i).OpcodeIndex()) for i in range(graph.OperatorsLength()))
+    return Counter(names[code.BuiltinCode()] for code in codes)
+
+
 def precision(path: Path) -> tuple[list[np.dtype], bool]:
-    """Return the float types of a file's tensors, and whether it computes with 8-bit weights."""
+    """Return the float types of a file's tensors, and whether each call quantises its inputs."""
     schema = package("ai_edge_litert.schema_py_generated")
     model = schema.Model.GetRootAs(path.read_bytes())
     names = {number: name for name, number in vars(schema.TensorType).items() if isinstance(number, int)}
     graphs = map(model.Subgraphs, range(model.SubgraphsLength()))
     found = {names[graph.Tensors(index).Type()] for graph in graphs for index in range(graph.TensorsLength())}
-    return [dtype for name, dtype in _FLOATS.items() if name in found], "INT8" in found
+    is_rough = read_metadata(path).get(f"{METADATA}.{QUANTIZED}") == "dynamic"
+    return [dtype for name, dtype in _FLOATS.items() if name in found], is_rough

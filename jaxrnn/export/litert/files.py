@@ -32,17 +32,16 @@ from jaxrnn.export.files import (
 )
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import complexes as _complexes  # noqa: F401  (registers its rules)
-from jaxrnn.export.litert.engine import STEPS, LiteRt, package, quiet
+from jaxrnn.export.litert.engine import QUANTIZED, STEPS, SUFFIX, LiteRt, package, quiet
 from jaxrnn.export.litert.forms import Forms
 from jaxrnn.export.verification import quantisation_steps
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
-from jaxrnn.onnx.stepfile import METADATA, is_rate
+from jaxrnn.onnx.stepfile import LITERT, METADATA, is_rate
 from jaxrnn.verification.peers import PeerError
 
 File = str | os.PathLike[str]
 
-LITERT = "litert"
 #: What `quantize` can be: weights of 16 bits, or of 8 bits with products of 8 bits.
 QUANTIZE = ("float16", "dynamic")
 
@@ -101,6 +100,8 @@ def export_litert(
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
     path = local_path(path)
+    if path.suffix != SUFFIX:
+        raise InputError(f"{path.name!r} must end in {SUFFIX}, by which engines recognise a LiteRT file")
     check_writable(path)
     texts = checked_metadata(metadata) or {}
     streams = not isinstance(stepper, Model) and getattr(getattr(stepper, "spec", None), "streams", False)
@@ -113,6 +114,8 @@ def export_litert(
     written = _converted(graphs)
     if quantize is not None:
         written = _quantized(written, quantize)
+    if quantize is not None:
+        texts[f"{METADATA}.{QUANTIZED}"] = quantize
     for graph in graphs:
         flat = {f"{METADATA}.{graph.facts.kind}.{key}": text for key, text in flat_facts(graph.facts).items()}
         texts = {**texts, f"{METADATA}.{graph.facts.kind}": json_text(graph.facts.to_json()), **flat}

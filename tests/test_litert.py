@@ -1,0 +1,249 @@
+"""Files for LiteRT: real models over recordings, each rewritten operation, refusals, types of weights, and commands."""
+
+import functools
+import importlib.util
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from jax import lax
+
+import jaxrnn
+from jaxrnn.cli import main
+from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
+from jaxrnn.export import export_litert, verify_export
+from jaxrnn.export.litert.engine import LiteRt, Signature, operations, read_metadata, read_signature
+
+INSTALLED = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert", "ai_edge_quantizer")))
+needs_litert = pytest.mark.skipif(not INSTALLED, reason="LiteRT's packages are not installed")
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((4, 6)).astype(np.float32)
+HALVES = np.array([[-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]] * 4, np.float32)
+WHOLE = RNG.integers(-5, 5, (4, 6)).astype(np.int32)
+BYTES = RNG.integers(0, 200, (4, 6)).astype(np.uint8)
+FRAMES = RNG.standard_normal((2, 3, 16)).astype(np.float32)
+ODD = FRAMES[..., :15]
+KERNEL = RNG.standard_normal((5, 3, 4)).astype(np.float32)
+IMAGE = RNG.standard_normal((1, 6, 8, 9)).astype(np.float32)
+IMAGE_KERNEL = RNG.standard_normal((4, 3, 3, 2)).astype(np.float32)
+PAIRS = RNG.standard_normal((2, 5, 4, 6)).astype(np.float32)
+TABLE = RNG.standard_normal(12).astype(np.float32)
+SIGNED = RNG.integers(-99, 99, (3, 7, 5)).astype(np.int8)
+
+
+def parts(x):
+    return jnp.stack([x.real, x.imag])
+
+
+def convolved(x, kernel=KERNEL, strides=(1,), pads=((3, 3),), **options):
+    return lax.conv_general_dilated(x, jnp.asarray(kernel), strides, pads, **options)
+
+
+#: Functions with operations that LiteRT lacks, or computes differently.
+OPERATIONS = {
+    "product of several axes": (lambda x: jnp.einsum("abcd,adce->cabe", x, PAIRS), RNG.standard_normal((2, 3, 4, 5))),
+    "product of rows with a reshape": (lambda x: (x.reshape(3, 2) @ TABLE.reshape(2, 6)).reshape(1, 3, 1, 6), X[:1]),
+    "product of bytes": (
+        lambda x: lax.dot_general(x, SIGNED[0], (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32),
+        SIGNED[:, :, 0],
+    ),
+    "long product of bytes": (
+        lambda x: lax.dot_general(x, x, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32),
+        np.full((2, 2000), 127, np.int8),
+    ),
+    "convolution of dilated frames": (functools.partial(convolved, lhs_dilation=(2,)), FRAMES),
+    "grouped convolution of a dilated image": (
+        lambda x: convolved(x, IMAGE_KERNEL, (1, 1), ((2, 2), (1, 1)), lhs_dilation=(1, 2), feature_group_count=2),
+        IMAGE,
+    ),
+    "scan": (lambda x: lax.scan(lambda c, y: (c + y, c * y), jnp.zeros(6), x), X),
+    "scan backwards": (lambda x: lax.scan(lambda c, y: (c + y, c * y), jnp.zeros(6), x, reverse=True), X),
+    "branch": (lambda x: lax.cond(x[0, 0] > 0, lambda x: x * 2, lambda x: x - 1, x), X),
+    "branches": (lambda x: lax.switch(jnp.argmax(x[0]) % 3, [lambda x: x, lambda x: -x, lambda x: x * 3], x), X),
+    "remainder": (lambda x: lax.rem(x, jnp.full_like(x, 0.7)), HALVES),
+    "remainder of integers": (lambda x: lax.rem(x, jnp.full_like(x, 3)), WHOLE),
+    "floor division": (lambda x: x // 0.7, HALVES),
+    "rounding": (jnp.round, HALVES),
+    "rounding away from zero": (lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), HALVES),
+    "bytes that wrap": (lambda x: x * jnp.uint8(7) - x, BYTES),
+    "chosen bytes": (lambda x: jnp.where(x > 100, x, jnp.uint8(1)), BYTES),
+    "integers as bytes": (lambda x: (x * 77).astype(jnp.int8), WHOLE),
+    "exclusive or": (lambda x: (x > 0) ^ (x < 1), X),
+    "minus infinity": (lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf), 1), X),
+    "sort": (lambda x: jnp.sort(x, 0), X),
+    "sort of integers": (lambda x: jnp.sort(x, 1), WHOLE),
+    "order of equal elements": (lambda x: jnp.argsort(jnp.round(x), 1), X),
+    "largest": (lambda x: lax.top_k(x, 2)[0], X),
+    "gather": (lambda i: jnp.asarray(TABLE)[i], WHOLE),
+    "gather outside": (lambda i: jnp.take(jnp.asarray(TABLE), i * 5, mode="fill"), WHOLE),
+    "gather at the end": (lambda i: jnp.take(jnp.asarray(TABLE), i * 5, mode="clip"), WHOLE),
+    "slice outside": (lambda x: lax.dynamic_slice(x, (jnp.argmax(x[0]) + 9, jnp.int32(-3)), (2, 3)), X),
+    "update outside": (lambda x: lax.dynamic_update_slice(x, x[:2, :2] * 2, (jnp.argmax(x[0]) + 7, 9)), X),
+    "solve": (lambda x: jnp.linalg.solve(x[:, :4] @ x[:, :4].T + jnp.eye(4), x), X),
+    "spectrum": (lambda x: parts(jnp.fft.rfft(x)), FRAMES),
+    "spectrum of 15 samples": (lambda x: parts(jnp.fft.rfft(x)), ODD),
+    "frames of a spectrum": (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * (1 + 2j)), FRAMES),
+    "15 samples of a spectrum": (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * (1 + 2j), 15), ODD),
+    "complex spectrum": (lambda x: parts(jnp.fft.fft(lax.complex(x, 0.5 * x))), FRAMES),
+    "complex frames": (lambda x: parts(jnp.fft.ifft(lax.complex(x, 0.5 * x))), ODD),
+    "complex product": (
+        lambda x: parts(jnp.einsum("bft,bgt->bfg", jnp.fft.rfft(x), jnp.conj(jnp.fft.rfft(x)))),
+        FRAMES,
+    ),
+    "modulus of large numbers": (lambda x: jnp.abs(lax.complex(x * 1e30, x * 1e30)) / 1e30, X),
+}
+
+
+@needs_litert
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_equals_jax(name, tmp_path):
+    function, x = OPERATIONS[name]
+    x = x.astype(np.float32) if x.dtype == np.float64 else x
+
+    def named(inputs):
+        return {f"y{place}": each for place, each in enumerate(jax.tree.leaves(function(inputs["x"])))}
+
+    expected = named({"x": jnp.asarray(x)})
+    export_litert(named, None, tmp_path / "f.tflite", example={"x": x})
+    found = LiteRt(Signature(tmp_path / "f.tflite", "function")).run({"x": x})
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
+        scale = max(1.0, float(np.abs(np.asarray(value, np.float64)).max()))
+        np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5 * scale if value.dtype == np.float32 else 0)
+
+
+@needs_litert
+@pytest.mark.parametrize(
+    ("function", "x", "words"),
+    [
+        (
+            lambda x: lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 2 + 1, jnp.abs(x)),
+            X,
+            "trips depends on data",
+        ),
+        (lambda x: x + jax.random.normal(jax.random.key(0), x.shape) * x[0, 0], X, "no counterpart|random"),
+        (lambda x: x.at[jnp.array([0, 0, 2])].add(1.0), X, "no scatter-add.*one_hot"),
+        (lambda x: x @ x.T, WHOLE, "no products of int32"),
+        (lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32), X, "does not compute in bfloat16"),
+        (lax.population_count, WHOLE, "no counterpart of tf.PopulationCount"),
+        (lambda x: lax.scan(lambda c, _: (c * 1.01, None), x, length=300)[0], X, "300 trips.*smaller"),
+    ],
+    ids=["while", "random", "scatter", "integers", "bfloat16", "bits", "long loop"],
+)
+def test_what_litert_lacks_is_refused_by_name(function, x, words, tmp_path):
+    with pytest.raises(UnsupportedError, match=words):
+        export_litert(function, None, tmp_path / "f.tflite", example=x)
+    assert not list(tmp_path.iterdir())
+
+
+def stepper_of(path):
+    """Return a model or stream, its parameters, and the model if the stream has one."""
+    model = jaxrnn.load(path)
+    if {each.kind for each in model.state} != {"external"}:
+        symbol = next(s for info in model.inputs for s in info.shape or () if isinstance(s, str))
+        return model.stream(symbol, pulse=4 * model.stream(symbol).pulse), model.params, model
+    return model, model.params, None
+
+
+@needs_litert
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dtln_1",
+        "keyword_net",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("gtcrn", "filter_net", "wave_net", "speech/crn_lstm_qop_script", "speech/rnnoise_script")
+        ),
+    ],
+)
+def test_a_model_equals_its_recordings(name, models, tmp_path):
+    stepper, params, model = stepper_of(models / f"{name}.onnx")
+    path = tmp_path / "step.tflite"
+    exported = export_litert(stepper, params, path, frame_rate=100.0, metadata={"author": "me"})
+    report = verify_export(stepper, params, path, offline=model)
+    assert report.ok
+    assert report.flushed == (model is not None)
+    assert report.engine.startswith("LiteRT")
+    assert exported.files == (path,)
+    assert read_metadata(path)["author"] == "me"
+    facts = read_signature(Signature(path, "step"))
+    assert facts.frame_rate == 100.0
+    assert facts.spec == exported.step.facts.spec
+    for entry, array in exported.step.facts.first.items():
+        np.testing.assert_array_equal(facts.first[entry], array)
+
+
+@needs_litert
+def test_other_weights_are_a_difference(models, tmp_path):
+    stepper, params, model = stepper_of(models / "keyword_net.onnx")
+    name = max(params, key=lambda name: params[name].size)
+    changed = {**params, name: 0.99 * params[name]}
+    export_litert(stepper, changed, tmp_path / "step.tflite")
+    assert not verify_export(stepper, params, tmp_path / "step.tflite", offline=model).ok
+
+
+@needs_litert
+def test_step_and_flush_share_their_weights(models, tmp_path):
+    stepper, params, _ = stepper_of(models / "filter_net.onnx")
+    sizes = {}
+    for flush in (False, True):
+        path = tmp_path / f"{flush}.tflite"
+        exported = export_litert(stepper, params, path, flush=flush)
+        assert (exported.flush is not None) == flush
+        sizes[flush] = path.stat().st_size
+    assert sizes[True] < 1.3 * sizes[False]
+
+
+@needs_litert
+def test_weights_of_other_types(models, tmp_path):
+    stepper, params, _ = stepper_of(models / "dtln_1.onnx")
+    size, errors = {}, {}
+    for quantize in (None, "float16", "dynamic"):
+        path = tmp_path / f"{quantize}.tflite"
+        export_litert(stepper, params, path, quantize=quantize)
+        report = verify_export(stepper, params, path)
+        assert report.ok, quantize
+        size[quantize] = path.stat().st_size
+        errors[quantize] = max(each.max_abs for check in report.checks for each in check.outputs)
+    assert size["float16"] < 0.55 * size[None]
+    assert size["dynamic"] < 0.3 * size[None]
+    assert errors[None] < 1e-4 < errors["float16"] < errors["dynamic"]
+    assert operations(Signature(tmp_path / "None.tflite", "step"))["FULLY_CONNECTED"] == 5
+
+
+@needs_litert
+def test_the_command_writes_verifies_and_refuses(models, tmp_path):
+    model, out = str(models / "keyword_net.onnx"), tmp_path / "step.tflite"
+    base = ["export", model, "--symbol", "S", "-o", str(out)]
+    result = CliRunner().invoke(main, [*base, "--pulse", "2", "--verify", "--json"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["verified"] is True
+    assert [each["kind"] for each in facts["graphs"]] == ["step", "flush"]
+    for words, reason in (
+        (["--opset", "18"], "for ONNX files"),
+        (["--flush", str(tmp_path / "f.onnx")], "has the flush as a signature"),
+        (["--target", "tract"], "is for ONNX files"),
+        (["--dtype", "bfloat16"], "--dtype float16"),
+    ):
+        refused = CliRunner().invoke(main, [*base, *words])
+        assert refused.exit_code == 2
+        assert reason in " ".join(refused.output.split())
+    named = CliRunner().invoke(main, [*base[:-1], str(tmp_path / "step.onnx"), "--target", "litert"])
+    assert "must end in .tflite" in named.output
+
+
+def test_a_missing_package_is_one_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "litert_converter", None)
+    monkeypatch.setitem(sys.modules, "litert_converter.converter_api_ext", None)
+    with pytest.raises(MissingPackageError, match=r"jaxrnn\[litert\]"):
+        export_litert(lambda x: x, None, tmp_path / "f.tflite", example=X)
+    with pytest.raises(InputError, match=r"must end in \.tflite"):
+        export_litert(lambda x: x, None, tmp_path / "f.onnx", example=X)
