@@ -8,6 +8,8 @@ engine runs in a separate process, so that a crash costs one cell.
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -31,6 +33,7 @@ from benchmarks.peers import is_installed
 from benchmarks.report import ENGINES as ENGINES_FILE
 from benchmarks.report import markdown
 from jaxrnn._files.writing import in_place_of
+from jaxrnn.errors import JaxrnnError
 from jaxrnn.export import ExportedGraph
 from jaxrnn.onnx.stepfile import FLUSH, StepFile
 from jaxrnn.verification.comparison import agree, compare
@@ -42,17 +45,17 @@ QUANTISED = 0.05
 #: Steps before the step that is compared, and pulses as multiples of the smallest.
 BEFORE, PULSES = 3, 4
 
-#: Engines by name: a module of `benchmarks.peers` for `engines_child`, or the name for the scripts in JavaScript and
-#: TensorFlow.
+#: Engines by name: a module of `benchmarks.peers` for `engines_child`, or the name for the script in JavaScript.
 PYTHON = {"ONNX Runtime": "ONNX Runtime", "OpenVINO": "OpenVINO", "tract": "tract", "tract, --target tract": "tract"}
-NODE, WEB, LITE = "onnxruntime-node", "onnxruntime-web", "LiteRT by onnx2tf"
+NODE, WEB, LITE = "onnxruntime-node", "onnxruntime-web", "LiteRT"
 #: Environment variables with the places of engines that are not Python packages of this environment.
-PLACES = {NODE: "JAXRNN_ONNXRUNTIME_NODE", WEB: "JAXRNN_ONNXRUNTIME_WEB", LITE: "JAXRNN_ONNX2TF"}
+PLACES = {NODE: "JAXRNN_ONNXRUNTIME_NODE", WEB: "JAXRNN_ONNXRUNTIME_WEB"}
 NEEDED = {
     NODE: "the folder of the package, after 'npm install onnxruntime-node'",
     WEB: "package/dist of 'npm pack onnxruntime-web'",
-    LITE: "a Python with 'pip install onnx2tf tensorflow'",
 }
+#: The packages that write LiteRT files and run them.
+LITE_PACKAGES = ("litert_converter", "ai_edge_litert")
 ENGINES = ("ONNX Runtime", NODE, WEB, "OpenVINO", "tract", "tract, --target tract", LITE)
 TARGET = "tract, --target tract"
 
@@ -146,11 +149,15 @@ def table(only: Sequence[str] = ()) -> Table:
 
 @dataclass(frozen=True)
 class Case:
-    """A file with inputs and expected outputs: by name, the array, the axis of frames and the number of frames."""
+    """A file with inputs and expected outputs: by name, the array, the axis of frames and the number of frames.
+
+    ``paths`` are the files by target, or the reason why a target has no file.
+    """
 
     name: str
     family: str
-    paths: Mapping[str | None, Path]
+    paths: Mapping[str | None, Path | str]
+    signature: str
     feeds: Mapping[str, np.ndarray]
     expected: Mapping[str, np.ndarray]
     frames: Mapping[str, tuple[int, int]]
@@ -174,6 +181,7 @@ def _cases(source: Source, folder: Path) -> Iterator[Case]:
             stepper = model.stream(source.symbol, dims=source.dims or None, pulse=PULSES * smallest.pulse)
             options["flush"] = folder / f"flush.{end}"
         exported[target] = jaxrnn.export_onnx(stepper, model.params, folder / f"step.{end}", **options)
+    lite = _lite(stepper, model.params, folder / f"{short}.tflite", short, source.dims if stepper is model else None)
     graphs = exported[None]
     facts = graphs.step.facts
     step = jaxrnn.load(graphs.step.path)
@@ -181,15 +189,25 @@ def _cases(source: Source, folder: Path) -> Iterator[Case]:
     for _ in range(BEFORE):
         outputs = step.apply(step.params, {**_random(facts, rng), **state})
         state = {each.input: np.asarray(outputs[str(each.output)]) for each in facts.state.values()}
-    paths = {target: each.step.path for target, each in exported.items()}
+    paths = {LITE: lite, **{target: each.step.path for target, each in exported.items()}}
     yield _case(f"{short}, step", source.family, graphs.step, paths, {**_random(facts, rng), **state})
     if graphs.flush is not None:
         flush = graphs.flush.facts
         feeds = {**state}
         if flush.valid is not None:
             feeds |= {**_random(flush, rng), flush.valid: np.asarray(facts.spec.pulse - facts.spec.multiple, np.int32)}
-        paths = {target: each.flush.path for target, each in exported.items()}
+        paths = {LITE: lite, **{target: each.flush.path for target, each in exported.items()}}
         yield _case(f"{short}, flush", source.family, graphs.flush, paths, feeds)
+
+
+def _lite(stepper: Any, params: Any, path: Path, label: str, dims: Mapping[str, int] | None) -> Path | str:
+    """Export for LiteRT; return the file, or the reason of a refusal."""
+    if not all(map(importlib.util.find_spec, LITE_PACKAGES)):
+        return "not installed"
+    try:
+        return jaxrnn.export.export_litert(stepper, params, path, dims=dims, label=label).step.path
+    except JaxrnnError as error:
+        return str(error)
 
 
 def _random(facts: StepFile, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -201,7 +219,11 @@ def _random(facts: StepFile, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def _case(
-    name: str, family: str, graph: ExportedGraph, paths: Mapping[str | None, Path], feeds: Mapping[str, np.ndarray]
+    name: str,
+    family: str,
+    graph: ExportedGraph,
+    paths: Mapping[str | None, Path | str],
+    feeds: Mapping[str, np.ndarray],
 ) -> Case:
     names = [each.name for each in onnx.load(graph.path).graph.input]
     feeds = {key: np.asarray(feeds[key]) for key in names}
@@ -213,20 +235,27 @@ def _case(
             if each.name in facts.counts:
                 axis, count = each.time_axis or 0, int(expected[facts.counts[each.name]].max())
                 frames[facts.outputs[each.name]] = (axis, count)
-    return Case(name, family, paths, feeds, expected, frames, graph.nodes, graph.path.stat().st_size)
+    return Case(name, family, paths, facts.kind, feeds, expected, frames, graph.nodes, graph.path.stat().st_size)
 
 
 def run_all(engine: str, command: Sequence[str], cases: Mapping[str, Case], folder: Path) -> dict[str, Cell]:
     """Run all files in child processes. If a process ends early, a new process runs the remaining files."""
     place = folder / engine.replace(" ", "_").replace(",", "")
     place.mkdir()
-    waiting = dict(enumerate(cases))
-    for index, name in waiting.items():
+    waiting, cells = dict(enumerate(cases)), {}
+    for index, name in list(waiting.items()):
         case = cases[name]
-        path = case.paths["tract" if engine == TARGET else None]
-        entry = {"path": str(path), "feeds": encoded(case.feeds), "outputs": list(case.expected)}
+        path = case.paths[{TARGET: "tract", LITE: LITE}.get(engine)]
+        if isinstance(path, str):
+            cells[waiting.pop(index)] = Cell(refused=path)
+            continue
+        entry = {
+            "path": str(path),
+            "signature": case.signature,
+            "feeds": encoded(case.feeds),
+            "outputs": list(case.expected),
+        }
         (place / f"{index}.json").write_text(json.dumps(entry))
-    cells: dict[str, Cell] = {}
     while waiting:
         process = subprocess.run(
             [*command, str(place), *map(str, waiting)], capture_output=True, text=True, check=False, timeout=3600
@@ -273,10 +302,13 @@ def _commands() -> tuple[dict[str, list[str]], dict[str, str]]:
                 commands[engine] = [sys.executable, "-m", "benchmarks.engines_child", PYTHON[engine]]
             else:
                 absent[engine] = f"pip install {PACKAGES[PYTHON[engine]][1]}"
+        elif engine == LITE:
+            if all(map(importlib.util.find_spec, LITE_PACKAGES)):
+                commands[engine] = [sys.executable, "-m", "benchmarks.engines_child", LITE]
+            else:
+                absent[engine] = "pip install 'jaxrnn[litert]'"
         elif (place := os.environ.get(PLACES[engine])) is None:
             absent[engine] = f"set {PLACES[engine]} to {NEEDED[engine]}"
-        elif engine == LITE:
-            commands[engine] = [place, str(here / "engines_lite.py")]
         else:
             script = os.path.join(place, "ort.wasm.min.js") if engine == WEB else place
             commands[engine] = ["node", str(here / "engines.js"), script]
@@ -292,12 +324,7 @@ def _environment(commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
                 known[engine] = json.loads((folder / "package.json").read_text())["version"]
                 break
     if LITE in commands:
-        asked = (
-            "import sys; from importlib.metadata import version; "
-            "print(version('onnx2tf'), version('tensorflow'), sys.version.split()[0])"
-        )
-        said = subprocess.run([commands[LITE][0], "-c", asked], capture_output=True, text=True, check=False)
-        known |= dict(zip(("onnx2tf", "tensorflow", "python of onnx2tf"), said.stdout.split(), strict=False))
+        known |= {name: importlib.metadata.version(name) for name in ("litert-converter", "ai-edge-litert")}
     return known
 
 
@@ -326,8 +353,7 @@ NOTES = """
 `python -m benchmarks engines` makes this page and [engines.json](../benchmarks/results/engines.json), which has the
 largest error of each file in each engine. Outputs are equal if the error is at most {agreement:g} of the largest
 value, or {quantised:g} for quantised files, where engines round a value between two integers to either. onnxruntime-web
-ran as WebAssembly in node.js. For LiteRT, onnx2tf {onnx2tf} converted the files on Python {python}; this version
-converts through TensorFlow, and has no `-tb flatbuffer_direct`.
+ran as WebAssembly in node.js. For LiteRT, the same steps and streams are exported as LiteRT files.
 
 ## Refused files, and files with other outputs
 
@@ -347,12 +373,7 @@ def written(found: Table) -> str:
     models = len({name.rpartition(", ")[0] for name in found.files})
     text = HEAD.format(pulses=PULSES, models=models) + markdown(["files", "number", *engines], rows) + "\n"
     text += "\nVersions: " + ", ".join(f"{name} {each}" for name, each in environment.items() if name != "date") + ".\n"
-    text += NOTES.format(
-        agreement=AGREEMENT,
-        quantised=QUANTISED,
-        onnx2tf=environment.get("onnx2tf", "(not installed)"),
-        python=environment.get("python of onnx2tf", "(not installed)"),
-    )
+    text += NOTES.format(agreement=AGREEMENT, quantised=QUANTISED)
     pieces = []
     for engine in engines:
         reasons: dict[str, list[str]] = {}

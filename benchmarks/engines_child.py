@@ -1,4 +1,4 @@
-"""Files in one engine of `benchmarks.peers`: ``python -m benchmarks.engines_child ENGINE FOLDER NUMBER...``."""
+"""Files in one engine: ``python -m benchmarks.engines_child ENGINE FOLDER NUMBER...``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import Network, engine_module, one_line
+from jaxrnn.export.litert.engine import LiteRt, Signature
 
 
 def encoded(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -36,14 +37,18 @@ def decoded(entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def main(engine: str, folder: str, *numbers: str) -> None:
     """Run each numbered file once, and write the outputs or the refusal beside it."""
-    module = engine_module(engine)
+    module = None if engine == "LiteRT" else engine_module(engine)
     for number in numbers:
         place = Path(folder)
         entry = json.loads((place / f"{number}.json").read_text())
         names = tuple(entry["outputs"])
         try:
-            network = Network(Path(entry["path"]), decoded(entry["feeds"]), names, names)
-            outputs = module.open_network(network, 1)(network.frame)
+            path, feeds = Path(entry["path"]), decoded(entry["feeds"])
+            if module is None:
+                outputs = LiteRt(Signature(path, entry["signature"])).run(feeds)
+            else:
+                network = Network(path, feeds, names, names)
+                outputs = module.open_network(network, 1)(network.frame)
             answer = {"outputs": encoded({name: np.asarray(outputs[name]) for name in names})}
         except Exception as error:  # errors of engines have no common type
             answer = {"refused": one_line(error)}

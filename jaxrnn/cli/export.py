@@ -126,7 +126,9 @@ def export(
     types = {name: options[name] for name in ("dtype", "io_dtype", "quantize") if name in options}
     options |= {name: value for name, value in (("metadata", metadata), ("names", names)) if value}
     if output.suffix == ".tflite" and options.setdefault("target", LITERT) != LITERT:
-        raise click.UsageError(f"{output.name} is a file for LiteRT, and --target {options['target']} is for ONNX files")
+        raise click.UsageError(
+            f"{output.name} is a file for LiteRT, and --target {options['target']} is for ONNX files"
+        )
     if options.get("target") == LITERT:
         options |= _for_litert(options, flush, output)
     if pulses.time is None and not as_step and (params or (types and not file.has_steps)):

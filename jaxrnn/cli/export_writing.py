@@ -213,7 +213,8 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     if result["state"]:
         kept = result["first_not_zero"]
         some = f"not zero in {len(kept)} entries, such as {kept[0]}" if kept else "zero"
-        yield f"first state: {some} ({result['first_state'] or 'in the metadata'}); to reset a stream, pass the first state again"
+        where = result["first_state"] or "in the metadata"
+        yield f"first state: {some} ({where}); to reset a stream, pass the first state again"
     if result["verified"] is None:
         return
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])

@@ -288,11 +288,21 @@ def _chosen(dtype: np.dtype, condition: Any, otherwise: Any, then: Any) -> Any:
     return jnp.where(condition, jnp.asarray(then).astype(wide), jnp.asarray(otherwise).astype(wide)).astype(dtype)
 
 
+@RULES.add("abs")
+def _absolute(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
+    """Write absolute values of integers, for those of 64 bits."""
+    return _size(x.astype(_WIDE.get(x.dtype.name, x.dtype))).astype(x.dtype)
+
+
+def _size(x: Any) -> Any:
+    return jnp.abs(x) if x.dtype.kind == "f" else jnp.where(x < 0, -x, x)
+
+
 @RULES.add("rem")
 def _remainder(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Any:
     """Remainders with the sign of the dividend: LiteRT's have the sign of the divisor."""
     wide = [each.astype(_WIDE.get(each.dtype.name, each.dtype)) for each in (x, y)]
-    rest = bind(equation, [jnp.abs(each) for each in wide])[0]
+    rest = bind(equation, [_size(each) for each in wide])[0]
     return jnp.where(wide[0] < 0, -rest, rest).astype(type_of(equation.outvars[0]))
 
 
