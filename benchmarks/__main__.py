@@ -140,7 +140,7 @@ def engines(only: tuple[str, ...], out: Path, page: Path) -> None:
     """Export some 60 files, run each in every engine, and write which engine runs which file.
 
     Engines that are not Python packages of this environment are found by JAXRNN_ONNXRUNTIME_NODE (the folder of the
-    package), JAXRNN_ONNXRUNTIME_WEB (package/dist) and JAXRNN_ONNX2TF (a Python that has onnx2tf and TensorFlow).
+    package) and JAXRNN_ONNXRUNTIME_WEB (package/dist).
     """
     from benchmarks.engines import save, table
 
