@@ -375,7 +375,7 @@ def test_the_table_of_engines(models, tmp_path):
 
 def test_an_engine_with_other_outputs_or_without_does_not_agree():
     y, count = np.arange(6, dtype=np.float32).reshape(3, 2), np.int32(2)
-    case = engines.Case("a", engines.LAYERS, {}, {}, {"y": y, "count": count}, {"y": (0, 2)}, 1, 1)
+    case = engines.Case("a", engines.LAYERS, {}, "flush", {}, {"y": y, "count": count}, {"y": (0, 2)}, 1, 1)
 
     def compared(y):
         return engines.compared(case, {"outputs": engines_child.encoded({"y": y, "count": count})})
@@ -384,7 +384,7 @@ def test_an_engine_with_other_outputs_or_without_does_not_agree():
     assert (compared(beyond).agrees, compared(beyond).error) == (True, 0)
     assert not compared(y + 0.01).agrees
     assert compared(np.where(y == 1, np.nan, y)).error > 1
-    nothing = engines.Case("a", engines.LAYERS, {}, {}, {"y": y * np.nan}, {}, 1, 1)
+    nothing = engines.Case("a", engines.LAYERS, {}, "flush", {}, {"y": y * np.nan}, {}, 1, 1)
     assert not engines.compared(nothing, {"outputs": engines_child.encoded({"y": y * np.nan})}).agrees
     assert "has the shape [2, 2]" in str(compared(y[:2]).refused)
     assert engines.compared(case, {"refused": "no"}).refused == "no"
