@@ -87,10 +87,10 @@ class DropDelay:
 
     Example::
 
-        run, drop = jaxrnn.Runner(streamed, params), jaxrnn.steps.DropDelay(streamed.spec)
-        for pulse in microphone:
-            play(drop(run({"input": pulse}))["output"])
-        play(drop(run.flush())["output"])
+        streamed = offline.stream(pulse=4)
+        run, drop = jaxrnn.Runner(streamed, offline.params), jaxrnn.steps.DropDelay(streamed.spec)
+        pieces = [drop(run({"input": pulse})) for pulse in microphone]
+        pieces.append(drop(run.flush()))
 
     Args:
         spec: the spec of the stepper.
