@@ -42,7 +42,7 @@ def smoothed(params, x):
 
 def weights(seed):
     rng = np.random.default_rng(seed)
-    return {"w": rng.normal(size=(3, WIDTH, WIDTH)).astype(np.float32), "b": np.float32([seed + 1])}
+    return {"w": rng.normal(size=(3, WIDTH, WIDTH)).astype(np.float32), "b": np.array([seed + 1], np.float32)}
 
 
 @functools.cache
