@@ -446,7 +446,7 @@ def test_a_sound_of_another_rate_is_resampled_or_refused(logs, monkeypatch, comm
         soundfile.write(file, x, 8000)
     Path("bad.mp3").write_bytes(b"nothing")
     refused = {
-        ("--inputs", "bad.mp3"): "bad.mp3 cannot be read as .mp3: ",
+        ("--inputs", "bad.mp3"): "bad.mp3 cannot be read as MP3 by soundfile: ",
         ("--inputs", "none.flac"): "there is no file none.flac",
     }
     if command in ("stream", "export"):

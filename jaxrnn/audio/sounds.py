@@ -14,7 +14,7 @@ from scipy.io import wavfile
 from jaxrnn._files.arrays import MAX_ARRAY_BYTES
 from jaxrnn._files.stores import check_regular, local_path
 from jaxrnn._files.writing import in_place_of
-from jaxrnn.errors import InputError, is_count, optional_package
+from jaxrnn.errors import InputError, JaxrnnError, is_count, optional_package
 
 #: Suffixes of sound. Files other than WAV need soundfile, which refuses what it cannot read.
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".au", ".caf", ".w64", ".m4a", ".aac")
@@ -65,64 +65,50 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[np.ndarray, i
         InputError: the file cannot be read, or has several channels.
         MissingPackageError: soundfile is not installed.
     """
-    samples, own = read_wav(path) if Path(path).suffix.lower() == ".wav" else _read_other(path)
-    if rate is None or rate == own:
-        return samples, own
+    kind = "WAV"
     try:
-        up, down = resampling(own, rate)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    return signal.resample_poly(samples.astype(np.float64), up, down).astype(np.float32), rate
-
-
-def _read_other(path: str | Path) -> tuple[np.ndarray, int]:
-    with optional_package("soundfile", f"reading {Path(path).suffix} files such as {path}", "audio"):
-        import soundfile
-    try:
-        with soundfile.SoundFile(check_regular(path, MAX_ARRAY_BYTES)) as file:
-            if file.frames * file.channels > MAX_ARRAY_BYTES // 4:
-                raise InputError(f"{path} has {file.frames:,} samples, which is too many to read at once")
-            samples, rate = file.read(dtype="float32"), file.samplerate
+        file = check_regular(path, MAX_ARRAY_BYTES)
+        if (suffix := file.suffix[1:].upper()) != "WAV":
+            kind = f"{suffix or 'sound'} by soundfile"
+        samples, own = (_read_wav if kind == "WAV" else _read_other)(file)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (soundfile.SoundFileError, TypeError, ValueError) as error:
-        said = getattr(error, "error_string", error)
-        raise InputError(f"{path} cannot be read as {Path(path).suffix}: {said}") from error
-    return _one_channel(path, samples), rate
-
-
-def _one_channel(path: str | Path, samples: np.ndarray) -> np.ndarray:
+    except JaxrnnError:
+        raise
+    except (ValueError, EOFError, RuntimeError) as error:
+        raise InputError(f"{path} cannot be read as {kind}: {getattr(error, 'error_string', error)}") from error
+    except Exception as error:  # SciPy does not check that the parts of a file exist and fit
+        raise InputError(f"{path} cannot be read as {kind}: a part of it is missing or wrong") from error
     if samples.ndim != 1:
         raise InputError(f"{path} has {samples.shape[-1]} channels, but one is expected")
-    return samples
-
-
-def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
-    """Return the samples of a WAV file, ``float32[samples]`` of full scale 1, and the sample rate.
-
-    Raises:
-        InputError: the file is not a WAV file with a single channel.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Sound files may contain chunks of other programs, such as the peak of the samples.
-            warnings.filterwarnings("ignore", "Chunk", wavfile.WavFileWarning)
-            rate, samples = wavfile.read(check_regular(path, MAX_ARRAY_BYTES))
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as WAV: {error}") from error
-    except Exception as error:  # SciPy does not check that the parts of a file exist and fit
-        raise InputError(f"{path} cannot be read as WAV: a part of it is missing or wrong") from error
-    samples = _one_channel(path, samples)
     if samples.dtype.kind in "iu":
         middle = 128 if samples.dtype == np.uint8 else 0
         samples = (samples.astype(np.float64) - middle) / (128 if middle else -float(np.iinfo(samples.dtype).min))
-    return samples.astype(np.float32), rate
+    if rate is not None and rate != own:
+        try:
+            samples, own = signal.resample_poly(samples.astype(np.float64), *resampling(own, rate)), rate
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+    return samples.astype(np.float32), own
+
+
+def _read_wav(path: Path) -> tuple[np.ndarray, int]:
+    with warnings.catch_warnings():
+        # Sound files may contain chunks of other programs, such as the peak of the samples.
+        warnings.filterwarnings("ignore", "Chunk", wavfile.WavFileWarning)
+        rate, samples = wavfile.read(path)
+    return samples, rate
+
+
+def _read_other(path: Path) -> tuple[np.ndarray, int]:
+    with optional_package("soundfile", f"reading {path}", "audio"):
+        import soundfile
+    with soundfile.SoundFile(path) as file:
+        if file.frames * file.channels > MAX_ARRAY_BYTES // 4:
+            raise InputError(f"{path} has {file.frames:,} samples, which is too many to read at once")
+        return file.read(dtype="float32"), file.samplerate
 
 
 def write_wav(path: str | Path, samples: Any, rate: int) -> None:
@@ -146,5 +132,5 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
 
 
 def as_int16(samples: Any) -> np.ndarray:
-    """Return samples of full scale 1 as 16-bit integers; clip larger samples. Samples from `read_wav` stay the same."""
+    """Return samples of full scale 1 as 16-bit integers; clip larger samples. Those of `read_sound` stay the same."""
     return np.clip(np.round(np.asarray(samples, np.float64) * 2**15), -(2**15), 2**15 - 1).astype(np.int16)

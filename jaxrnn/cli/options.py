@@ -202,16 +202,17 @@ class InputFiles:
         from jaxrnn.audio.sounds import read_sound
 
         rates: dict[int, Path] = {}
-        for option, expected in _expected_rates().items():
-            if self.resample not in (None, expected):
-                raise click.UsageError(f"--resample {self.resample} differs from {option} {expected:g}")
+        expected = _expected_rates()
+        for option, asked in expected.items():
+            if self.resample not in (None, asked):
+                raise click.UsageError(f"--resample {self.resample} differs from {option} {asked:g}")
 
         def sound_of(path: Path) -> np.ndarray:
             samples, rate = read_sound(path, self.resample)
-            for option, expected in _expected_rates().items():
-                if rate != expected:
-                    fix = f"--resample {expected:g} resamples it" if expected == int(expected) else "resample it"
-                    raise click.UsageError(f"{path} has {rate} samples per second, but {option} is {expected:g}: {fix}")
+            for option, asked in expected.items():
+                if rate != asked:
+                    fix = f"{path} has {rate} samples per second, but {option} is {asked:g}: --resample {asked:g}"
+                    raise click.UsageError(f"{fix} resamples it")
             rates.setdefault(rate, path)
             return samples
 
@@ -275,17 +276,13 @@ def _is_sound(path: Path) -> bool:
     return path.suffix.lower() in SOUNDS
 
 
-#: Names of inputs that are the sample rate.
-_RATES = ("sr", "rate", "sample_rate", "sampling_rate")
-
-
 def _expected_rates() -> dict[str, float]:
     """Return the samples per second that the command has been told, by the option that told them."""
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.params
-    fixed = {f"--static {name}": value for name, value in (given.get("static") or {}).items() if name in _RATES}
-    rate = {} if given.get("rate") is None else {"--rate": given["rate"]}
-    return {option: value for option, value in {**rate, **fixed}.items() if isinstance(value, int | float)}
+    fixed = {name: value for name, value in (given.get("static") or {}).items() if name in ("sr", "sample_rate")}
+    told = {"--rate": given.get("rate"), **{f"--static {name}": value for name, value in fixed.items()}}
+    return {option: value for option, value in told.items() if isinstance(value, int | float)}
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,9 @@ class StreamPool:
             for stream, entry in now.open.items():
                 opened[stream] = entry._replace(start=_first(loaded, entry.constants))
                 check_same_state(entry.start, opened[stream].start)
-                if entry.slot in starts and _equal(starts[entry.slot], entry.start):  # not a moved state
-                    starts[entry.slot] = opened[stream].start
+                begun = starts.get(entry.slot, {})
+                if begun and all(np.array_equal(begun[name], first) for name, first in entry.start.items()):
+                    starts[entry.slot] = opened[stream].start  # which is not a moved state
             fitting = loaded if now.capacity == before.capacity else _loaded(loaded.stream, now.capacity)
             return None, now._replace(loaded=fitting, open=opened, starts=starts)
 
@@ -174,10 +175,8 @@ class StreamPool:
             check_same_state(entry.start, _first(loaded, entry.constants))
         if now.frames is not None and now.states is not None:
             with exact_types():
-                jax.block_until_ready(
-                    loaded.functions["run"](now.states, now.frames.arrays(), np.zeros(now.capacity, bool))
-                )
-                loaded.stream.warm_up_flush(loaded.functions["take"](now.states, np.int32(0)), now.frames.one())
+                loaded.functions["run"](now.states, now.frames.arrays(), np.zeros(now.capacity, bool))
+                loaded.stream.warm_up_flush(loaded.functions["take"](now.states, np.int32(0)), now.frames.zeros())
         return loaded
 
     def grow(self, capacity: int) -> None:
@@ -205,8 +204,7 @@ class StreamPool:
         Args:
             constants: the inputs without a time axis on which the state before the first frame depends, as in
                 `Stepper.init`. A stream that continues needs these for `reset` and `flush`.
-            state: the state of a stream, from `state` of a pool or `Runner.state`, also of another process, with
-                another pulse or with other parameters. The frames that waited wait again.
+            state: the state of a stream, from the method `state` or from `Runner.state`. Waiting frames wait again.
 
         Raises:
             StateError: the pool is full. Or the state does not fit, or comes from another network.
@@ -223,9 +221,7 @@ class StreamPool:
                 open={**now.open, now.following: entry}, free=now.free[:-1], following=now.following + 1
             )
             after = after.begun(entry)
-            if state is not None:
-                after = _continued(after, entry, state)
-            return now.following, after
+            return now.following, after if state is None else _continued(after, entry, state)
 
         return self._live.change(opened)
 
@@ -236,15 +232,7 @@ class StreamPool:
             StateError: the stream is not open.
             InputError: the frame does not fit the stepper, or differs in shape from earlier frames in the pool.
         """
-
-        def queued(now: _Streams) -> tuple[None, _Streams]:
-            entry, pushed = _find(now, stream), now.pushed.copy()
-            frames = now.frames or Frames(now.loaded.stream.spec.inputs, now.capacity, frame)
-            entry.frames[int(pushed[entry.slot])] = frames.checked(frame)
-            pushed[entry.slot] += 1
-            return None, now._replace(pushed=pushed, frames=frames)
-
-        return self._live.change(queued)
+        return self._live.change(lambda now: (None, _queued(now, _find(now, stream), frame)))
 
     def run(self) -> dict[int, dict[str, np.ndarray]]:
         """Run one step of each stream with a waiting frame, in a single call; other streams do not change.
@@ -343,9 +331,8 @@ class StreamPool:
     def state(self, stream: int) -> dict[str, np.ndarray]:
         """Return a copy of the state of a stream: a dict of NumPy arrays by the names in `StepSpec.state`.
 
-        The entry ``jaxrnn.network`` tells the network, and ``jaxrnn.waiting/NAME`` has the frames of an input that wait
-        for `run`. The stream continues with ``open(state=...)`` of another pool. ``np.savez`` saves the dict, and
-        `open` takes the arrays of ``np.load``.
+        The rules are those of `Runner.state`. ``jaxrnn.waiting/NAME`` has the frames of an input that wait for `run`.
+        The stream continues with ``open(state=...)`` of another pool.
         """
         check_process()
 
@@ -366,19 +353,12 @@ def _loaded(stream: Bound, capacity: int) -> _Loaded:
     """Return the functions of a pool of this capacity."""
     first = _placed(stream.start(stream.example_constants()))
     functions = {
-        name: stream.ready(f"pool_{name}_{capacity}")
-        or (
-            stream.jitted("pool", lambda bound: slot_functions(bound.step)["run"], packed=True)
-            if name == "run"
-            else jax.jit(function, donate_argnums=0 if name in DONATING else ())
-        )
-        for name, function in slot_functions(stream.step).items()
+        "run": stream.jitted("pool", lambda bound: slot_functions(bound.step)["run"], packed=True),
+        "take": jax.jit(_take),
+        "clear": jax.jit(_clear, donate_argnums=0),
     }
+    functions = {name: stream.ready(f"pool_{name}_{capacity}") or each for name, each in functions.items()}
     return _Loaded(stream, None if stream.spec.constants else first, functions)
-
-
-def _equal(one: State, other: State) -> bool:
-    return all(np.asarray(array).tobytes() == np.asarray(other[name]).tobytes() for name, array in one.items())
 
 
 def _grown(now: _Streams, capacity: int) -> _Streams:
@@ -387,37 +367,37 @@ def _grown(now: _Streams, capacity: int) -> _Streams:
     if more < 0:
         raise InputError(f"the pool has a capacity of {now.capacity}, and a pool does not shrink to {capacity}")
 
-    def longer(array: Any) -> np.ndarray:
-        host = np.asarray(array)
-        return np.concatenate([host, np.repeat(host[-1:], more, 0)])
+    def longer(array: Any) -> jax.Array:
+        return placed(np.pad(np.asarray(array), [(0, more), *[(0, 0)] * (array.ndim - 1)], "edge"))
 
-    none = np.zeros(more, np.int64)
     with exact_types():
-        states = jax.tree.map(lambda array: placed(longer(array)), now.states)
+        states = jax.tree.map(longer, now.states)
     return now._replace(
         free=(*reversed(range(now.capacity, capacity)), *now.free),
         states=states,
-        taken=np.append(now.taken, none),
-        pushed=np.append(now.pushed, none),
-        frames=None if now.frames is None else now.frames.grown(capacity),
+        taken=np.pad(now.taken, (0, more)),
+        pushed=np.pad(now.pushed, (0, more)),
+        frames=now.frames and Frames(now.loaded.stream.spec.inputs, capacity, now.frames.zeros()),
     )
+
+
+def _queued(now: _Streams, entry: _Open, frame: Arrays) -> _Streams:
+    """Return the streams with one more waiting frame."""
+    pushed = now.pushed.copy()
+    frames = now.frames or Frames(now.loaded.stream.spec.inputs, now.capacity, frame)
+    entry.frames[int(pushed[entry.slot])] = frames.checked(frame)
+    pushed[entry.slot] += 1
+    return now._replace(pushed=pushed, frames=frames)
 
 
 def _continued(now: _Streams, entry: _Open, state: Arrays) -> _Streams:
     """Return the streams with a moved state in a slot, and the frames that waited."""
-    spec = now.loaded.stream.spec
     with exact_types():
-        moved, waiting = moved_state(spec, entry.start, state)
+        moved, waiting = moved_state(now.loaded.stream.spec, entry.start, state)
     now = now._replace(starts={**now.starts, entry.slot: _placed(moved)})
-    if not waiting:
-        return now
-    pushed, frames = now.pushed.copy(), now.frames
-    for number, parts in enumerate(zip(*waiting.values(), strict=True)):
-        frame = dict(zip(waiting, parts, strict=True))
-        frames = frames or Frames(spec.inputs, now.capacity, frame)
-        entry.frames[number] = frames.checked(frame)
-        pushed[entry.slot] += 1
-    return now._replace(pushed=pushed, frames=frames)
+    for parts in zip(*waiting.values(), strict=True):
+        now = _queued(now, entry, dict(zip(waiting, parts, strict=True)))
+    return now
 
 
 def _first(loaded: _Loaded, constants: Arrays | None) -> State:
@@ -452,11 +432,7 @@ class Frames:
             name: np.zeros((capacity, *array.shape), array.dtype) for name, array in host_arrays(specs, first).items()
         }
 
-    def grown(self, capacity: int) -> Frames:
-        """Return buffers for more streams."""
-        return Frames(self._specs, capacity, self.one())
-
-    def one(self) -> Frame:
+    def zeros(self) -> Frame:
         """Return a frame of zeros."""
         return {name: np.zeros_like(buffer[0]) for name, buffer in self._buffers.items()}
 

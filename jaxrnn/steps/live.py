@@ -23,13 +23,10 @@ WAITING = "jaxrnn.waiting/"
 
 def _network(spec: StepSpec) -> np.ndarray:
     """Return a digest of the names, the types and the timing of a step, which do not depend on pulse or parameters."""
-    outputs = [[each.name, str(each.dtype), each.time_axis, each.delay, str(each.rate)] for each in spec.outputs]
-    facts = {
-        "inputs": [[each.name, str(each.dtype), each.time_axis] for each in spec.inputs],
-        "outputs": outputs,
-        "state": [[each.name, each.kind] for each in spec.state],
-        "timing": [spec.multiple, spec.look_ahead, spec.receptive_field, spec.past],
-    }
+    arrays = [(each.name, str(each.dtype), each.time_axis) for each in (*spec.inputs, *spec.outputs)]
+    times = [(each.delay, str(each.rate)) for each in spec.outputs]
+    state = [(each.name, each.kind) for each in spec.state]
+    facts = [arrays, times, state, spec.multiple, spec.look_ahead, spec.receptive_field, spec.past]
     return np.frombuffer(hashlib.sha256(json.dumps(facts).encode()).digest()[:16], np.uint8)
 
 
@@ -42,8 +39,8 @@ def moving_state(spec: StepSpec, entries: Arrays, waiting: Arrays | None = None)
 def moved_state(spec: StepSpec, start: State, state: Any) -> tuple[State, dict[str, np.ndarray]]:
     """Return the state of a step and the frames that wait, from a moving state.
 
-    Without the entry `NETWORK`, as in the result of ``step``, only names, shapes and dtypes are checked. ``start`` is
-    the state before the first frame. A state that does not fit raises StateError.
+    ``start`` is the state before the first frame. Without the entry `NETWORK`, as in the result of a step, names,
+    shapes and dtypes alone are checked. A state that does not fit raises StateError.
     """
     if not isinstance(state, Mapping):
         raise StateError(f"the state must be a dict of arrays by name, not {type(state).__name__}")
@@ -82,8 +79,8 @@ def restored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 class DropDelay:
     """A function that drops the frames before frame 0 from the outputs of a live stream.
 
-    Call the object with the outputs of each step, and of the flush, in order. Results are views. The first results have
-    fewer frames, or none. Make an object for each stream.
+    Call the object with the outputs of each step, and of the flush, in order. The first results have fewer frames, or
+    none. Each stream needs an object of its own.
 
     Example::
 
@@ -92,12 +89,8 @@ class DropDelay:
         pieces = [drop(run({"input": pulse})) for pulse in microphone]
         pieces.append(drop(run.flush()))
 
-    Args:
-        spec: the spec of the stepper.
-
     Attributes:
-        left: for each output with a time axis, the number of frames that are still to drop. Assign a copy to continue
-            a stream in another process.
+        left: for each output with a time axis, the number of frames that are still to drop.
     """
 
     def __init__(self, spec: StepSpec):

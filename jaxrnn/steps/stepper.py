@@ -286,10 +286,7 @@ class Bound:
         return other
 
     def exchanged(self, params: Any) -> Bound:
-        """Return the step with other parameters, which are arguments of the programs that `jitted` returns.
-
-        Later exchanges of parameters with the same arrays share the programs, and compile nothing.
-        """
+        """Return the step with other parameters, which are arguments of programs that later exchanges share."""
         other = Bound(self.stepper, params, batch=self.batch, dims=self.dims)
         other._programs = {} if self._programs is None else self._programs
         return other
@@ -306,15 +303,8 @@ class Bound:
         """Return a jitted function of the step, ``make(self)``, of arguments other than the parameters.
 
         The parameters are constants of the program, which is fastest, or arguments after `exchanged`. Small arrays are
-        then joined, because JAX passes each argument separately. Parameters with other values than arrays, such as
-        Python numbers, stay constants.
-
-        Args:
-            name: identifies the function and the options among the programs of a step.
-            make: returns the function of a step.
-            device: the device of parameters that are arguments.
-            packed: pack the parameters that are arguments.
-            options: for `jax.jit`.
+        then joined, because JAX passes each argument separately. Parameters with other values than arrays stay
+        constants. The name identifies the function and the options for `jax.jit` among the programs.
         """
         params = self.params
         if packed and self._programs is not None and not isinstance(params, Packed):
