@@ -445,7 +445,7 @@ def test_a_sound_of_another_rate_is_resampled_or_refused(logs, monkeypatch, comm
     for file in ("x.flac", "x.mp3"):
         soundfile.write(file, x, 8000)
     Path("bad.mp3").write_bytes(b"nothing")
-    refused = {
+    refused: dict[tuple[str, ...], str] = {
         ("--inputs", "bad.mp3"): "bad.mp3 cannot be read as MP3 by soundfile: ",
         ("--inputs", "none.flac"): "there is no file none.flac",
     }

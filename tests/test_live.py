@@ -9,6 +9,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from compilations import compilations
@@ -16,9 +17,10 @@ from refusals import check_refused
 from test_pool import in_threads
 
 import jaxrnn
-from jaxrnn.steps import DropDelay
+from jaxrnn.steps import ArraySpec, DropDelay, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 
 WIDTH = 3
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def filtered(params, x):
@@ -103,7 +105,8 @@ def test_weights_change_and_streams_move_while_threads_push():
             time.sleep(1e-4)
 
     def collect(at):
-        while not all(len(each) == steps for each in found[:count]):
+        end = time.monotonic() + 100
+        while not all(len(each) == steps for each in found[:count]) and time.monotonic() < end:
             with turns[at]:
                 for stream, outputs in pools[at].run().items():
                     found[owners[at, stream]].append(outputs["y"])
@@ -218,6 +221,43 @@ def test_a_state_of_another_network_is_refused():
     entries = {key: array for key, array in state.items() if key != "jaxrnn.network"}
     run.state = entries  # such as the state of a pure step
     jax.tree.map(np.testing.assert_array_equal, run.state, state)
+
+
+class Doubling:
+    """A sum in bfloat16 with a wide count, which doubles its frames if a number says so while it is traced."""
+
+    spec = StepSpec(
+        "doubling",
+        inputs=(ArraySpec("x", BFLOAT16, (2,)),),
+        outputs=(OutputSpec("y", BFLOAT16, (2,)),),
+        state=(StateSpec("sum", BFLOAT16, (2,)), StateSpec("count", np.dtype("int64"), ())),
+    )
+
+    def init(self, batch=None, *, params=None, constants=None):
+        return in_batch(self.spec, {"sum": np.zeros(2, BFLOAT16), "count": np.zeros((), np.int64)}, batch)
+
+    def step(self, params, state, inputs):
+        after = state["sum"] + (inputs["x"] * 2 if float(params) > 1 else inputs["x"])
+        return {"y": after}, {"sum": after, "count": state["count"] + np.int64(1)}
+
+    def flush(self, params, state, tail=None, valid=None):
+        return nothing_left(self.spec, tail, valid)
+
+
+def test_a_stepper_that_needs_numbers_and_types_that_files_lack():
+    run, pool = jaxrnn.Runner(Doubling(), np.float32(1)), jaxrnn.StreamPool(Doubling(), np.float32(1), 2)
+    stream, frame = pool.open(), {"x": np.ones(2, BFLOAT16)}
+    for params, expected in ((np.float32(1), 1), (np.float32(2), 3)):
+        run.params = pool.params = params
+        pool.push(stream, frame)
+        assert run(frame)["y"][0] == pool.run()[stream]["y"][0] == expected
+    pool.push(stream, frame)
+    other = jaxrnn.StreamPool(Doubling(), np.float32(2), 1)
+    moved = other.open(state=saved(pool.state(stream)))
+    assert other.run()[moved]["y"][0] == 5
+    run.state = saved(other.state(moved))
+    assert run(frame)["y"][0] == 7
+    assert (run.state["count"], run.state["count"].dtype) == (4, np.int64)
 
 
 def test_a_pool_grows():

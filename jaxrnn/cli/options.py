@@ -201,8 +201,7 @@ class InputFiles:
         """The arrays by name, the samples of a sound file without the name of an input, and the rate of sound files."""
         from jaxrnn.audio.sounds import read_sound
 
-        rates: dict[int, Path] = {}
-        expected = _expected_rates()
+        rates, expected = set[int](), _expected_rates()
         for option, asked in expected.items():
             if self.resample not in (None, asked):
                 raise click.UsageError(f"--resample {self.resample} differs from {option} {asked:g}")
@@ -211,9 +210,9 @@ class InputFiles:
             samples, rate = read_sound(path, self.resample)
             for option, asked in expected.items():
                 if rate != asked:
-                    fix = f"{path} has {rate} samples per second, but {option} is {asked:g}: --resample {asked:g}"
-                    raise click.UsageError(f"{fix} resamples it")
-            rates.setdefault(rate, path)
+                    has = f"{path} has {rate} samples per second, but {option} is {asked:g}"
+                    raise click.UsageError(f"{has}: --resample {asked:g} resamples it")
+            rates.add(rate)
             return samples
 
         arrays, sound = {}, None
@@ -224,10 +223,8 @@ class InputFiles:
         for name, path in ((name, Path(text)) for name, text in self.input.items()):
             arrays[name] = sound_of(path) if _is_sound(path) else load_array(path)
         if len(rates) > 1:
-            listed = ", ".join(f"{path}: {rate}" for rate, path in rates.items())
-            raise click.UsageError(
-                f"the sound files have different sample rates ({listed}): --resample HZ makes them equal"
-            )
+            listed = ", ".join(map(str, sorted(rates)))
+            raise click.UsageError(f"the sound files have different sample rates, {listed}: give --resample HZ")
         return arrays, sound, next(iter(rates), None)
 
     @property

@@ -149,11 +149,13 @@ class StreamPool:
     @params.setter
     def params(self, params: Any) -> None:
         check_process()
-        before = self._live.value
+        before, constant = self._live.value, Bound(self._stepper, params)
         try:
-            loaded = self._warmed(before, before.loaded.stream.exchanged(params))
+            # Before the first run, nothing is compiled that could be kept.
+            stream = constant if before.states is None else before.loaded.stream.exchanged(params)
+            loaded = self._warmed(before, stream)
         except jax.errors.JAXTypeError:  # a stepper that needs the numbers while it is traced
-            loaded = self._warmed(before, Bound(self._stepper, params))
+            loaded = self._warmed(before, constant)
 
         def replaced(now: _Streams) -> tuple[None, _Streams]:
             opened, starts = {}, dict(now.starts)

@@ -129,8 +129,8 @@ class Runner:
         New parameters have the names, shapes and dtypes of the old parameters, plain or packed; the state does not
         change. After a reset, the state is the first state for the new parameters. The first assignment compiles a step
         that takes the parameters as arguments, before the exchange, while other threads continue with the old
-        parameters. Later assignments of such arrays compile nothing. This step is slower, by a tenth for most networks.
-        InputError or StateError: the parameters do not fit, and nothing has changed.
+        parameters. Later assignments of such arrays compile nothing. A step that takes arguments is somewhat slower.
+        Parameters that do not fit raise InputError or StateError, and nothing changes.
         """
         return self._live.value[0].bound.params
 
@@ -226,7 +226,7 @@ class Runner:
     def state(self) -> dict[str, np.ndarray]:
         """The state after the last step, which can be assigned: a dict of NumPy arrays by the names in ``spec.state``.
 
-        The entry `jaxrnn.steps.NETWORK` tells the network. The stream continues in another runner or pool, also in
+        The entry ``jaxrnn.network`` identifies the network. The stream continues in another runner or pool, also in
         another process, with another pulse or with other parameters: ``other.state = run.state``. ``np.savez`` saves
         the dict, and an assignment takes the arrays of ``np.load``.
 
@@ -246,9 +246,7 @@ class Runner:
             with exact_types():
                 moved, waiting = moved_state(loaded.spec, loaded.start, state)
                 if waiting:
-                    raise StateError(
-                        f"frames of {', '.join(waiting)} wait in the state, and only a pool has such frames"
-                    )
+                    raise StateError(f"frames of {', '.join(waiting)} wait in the state, which only a pool takes")
                 return None, (loaded, loaded.pack(moved))
 
         return self._live.change(replaced)
