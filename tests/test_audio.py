@@ -19,7 +19,7 @@ from test_cli import call, call_json
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.audio import Frames, Network, Waveform, istft, latency, read_wav, stft, write_wav
+from jaxrnn.audio import Frames, Network, Waveform, istft, latency, read_sound, stft, write_wav
 from jaxrnn.demo import PACKAGED, denoise_at_once, mixture, si_sdr
 
 #: A small transform: samples of a frame, hop, and frequencies.
@@ -366,22 +366,22 @@ def test_the_condition_of_overlap_is_said():
 def test_sounds(tmp_path):
     x = np.clip(noise(50) / 3, -1, 1)
     write_wav(tmp_path / "x.wav", x, 8000)
-    found, rate = read_wav(tmp_path / "x.wav")
+    found, rate = read_sound(tmp_path / "x.wav")
     assert rate == 8000
     np.testing.assert_allclose(found, x, atol=1 / 32768)
     every = np.arange(-(2**15), 2**15, dtype=np.int16)  # a copy of a file has the same samples
     scipy.io.wavfile.write(tmp_path / "every.wav", 8000, every)
-    write_wav(tmp_path / "copy.wav", *read_wav(tmp_path / "every.wav"))
+    write_wav(tmp_path / "copy.wav", *read_sound(tmp_path / "every.wav"))
     np.testing.assert_array_equal(scipy.io.wavfile.read(tmp_path / "copy.wav")[1], every)
     scipy.io.wavfile.write(tmp_path / "two.wav", 8000, np.zeros((5, 2), np.int16))
     for name, said in {"two.wav": "has 2 channels, but one", "none.wav": "there is no file"}.items():
-        check_refused(jaxrnn.InputError, said, read_wav, tmp_path / name)
+        check_refused(jaxrnn.InputError, said, read_sound, tmp_path / name)
     # A chunk of another program, as in files of floats by libsndfile, before the samples.
     scipy.io.wavfile.write(tmp_path / "float.wav", 8000, x)
     data = (tmp_path / "float.wav").read_bytes()
     start = data.index(b"data")
     (tmp_path / "peak.wav").write_bytes(data[:start] + b"PEAK" + (16).to_bytes(4, "little") + bytes(16) + data[start:])
-    np.testing.assert_array_equal(read_wav(tmp_path / "peak.wav")[0], x)
+    np.testing.assert_array_equal(read_sound(tmp_path / "peak.wav")[0], x)
     x[3] = np.nan
     # A recording that was not ended, a file that was cut off, and a size of 64 bits that no memory holds.
     sizes = struct.pack("<IQQQI", 28, 2**50, 2**50, 2**49, 0)
@@ -389,10 +389,10 @@ def test_sounds(tmp_path):
     for name, content in {"open.wav": data[:4] + bytes(4) + data[8:], "cut.wav": data[:24], "long.wav": long}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(jaxrnn.InputError, match=f"{name} cannot be read as WAV: a part of it is missing or wrong"):
-            read_wav(tmp_path / name)
+            read_sound(tmp_path / name)
     for samples, rate, said in ((np.ones((3, 2)), 8000, "must have one axis, not 2"), (np.ones(3), 0.5, "not 0.5")):
         check_refused(jaxrnn.InputError, said, write_wav, tmp_path / "nan.wav", samples, rate)
-    check_refused(jaxrnn.InputError, "cannot be read: it is a folder, not a regular file", read_wav, tmp_path)
+    check_refused(jaxrnn.InputError, "cannot be read: it is a folder, not a regular file", read_sound, tmp_path)
     with pytest.raises(jaxrnn.InputError, match=r"nan.wav cannot hold the 1 samples that are NaN"):
         write_wav(tmp_path / "nan.wav", x, 8000)
     assert not (tmp_path / "nan.wav").exists()
@@ -407,7 +407,7 @@ def noisy(tmp_path_factory):
     path = tmp_path_factory.mktemp("sound") / "noisy.wav"
     clean, samples = mixture(np.random.default_rng(5), 1.3, 0)
     write_wav(path, samples[:-33], 16_000)
-    return path, read_wav(path)[0], clean[:-33]
+    return path, read_sound(path)[0], clean[:-33]
 
 
 def test_sound_that_a_wav_file_cannot_hold(noisy, tmp_path):
@@ -416,7 +416,7 @@ def test_sound_that_a_wav_file_cannot_hold(noisy, tmp_path):
     np.save(loud, 50 * noisy[1])
     given = (PACKAGED, *OPTIONS, "--input", f"samples={loud}", "-o", out)
     stderr = call("stream", *given, "--rate", 16_000).stderr
-    clipped = int(np.count_nonzero(np.abs(read_wav(out)[0]) >= 32767 / 32768))
+    clipped = int(np.count_nonzero(np.abs(read_sound(out)[0]) >= 32767 / 32768))
     assert f"{clipped:,} of {len(noisy[1]):,} samples exceed full scale and are clipped" in stderr
     out.unlink()
     for rate in (8000.5, 2.0**31):
@@ -444,14 +444,14 @@ def test_commands(noisy, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "ran.npz")["audio"], expected, atol=TOLERANCE)
     streamed = call_json("stream", PACKAGED, *given, tmp_path / "out.wav", "--verify")
     assert (streamed["pulse"], streamed["latency_ms"], streamed["verified"]) == (128, 16, True)
-    found, rate = read_wav(tmp_path / "out.wav")
+    found, rate = read_sound(tmp_path / "out.wav")
     assert rate == 16_000
     np.testing.assert_allclose(found, expected, atol=1 / 32768)
     assert si_sdr(found, clean) > si_sdr(samples, clean) + 2
     compiled, again = tmp_path / "compiled.jaxrnn", tmp_path / "again.wav"
     call("compile", PACKAGED, *OPTIONS, "-o", compiled)
     call("stream", compiled, "--input", f"samples={path}", "--output", again)  # at the rate of the WAV file
-    found, rate = read_wav(again)
+    found, rate = read_sound(again)
     assert rate == 16_000
     np.testing.assert_allclose(found, expected, atol=1 / 32768)
     step, flush = tmp_path / "step.onnx", tmp_path / "flush.onnx"
@@ -474,7 +474,9 @@ def test_evaluate_command(noisy, tmp_path):
     )
     result = call_json("evaluate", settings, *OPTIONS)
     enhanced = denoise_at_once(samples, jaxrnn.load(PACKAGED))
-    assert abs(result["summary"]["si_sdr"]["mean"] - si_sdr(enhanced, read_wav(tmp_path / "clean" / "a.wav")[0])) < 1e-2
+    assert (
+        abs(result["summary"]["si_sdr"]["mean"] - si_sdr(enhanced, read_sound(tmp_path / "clean" / "a.wav")[0])) < 1e-2
+    )
 
 
 @pytest.mark.parametrize(
@@ -501,7 +503,7 @@ def test_mistakes_of_options(options, said, tmp_path):
 @pytest.mark.parametrize("name", ["dtln", "gtcrn"])
 def test_real_networks(name, models, audio, tmp_path):
     """The offline pipelines of the authors: samples, SI-SDR, and the exported file in ONNX Runtime."""
-    noisy, clean = (read_wav(audio / f"{part}_16k.wav")[0] for part in ("noisy", "clean"))
+    noisy, clean = (read_sound(audio / f"{part}_16k.wav")[0] for part in ("noisy", "clean"))
     reference = np.load(audio / f"{name}_reference_16k.npy")
     if name == "dtln":
         networks = [

@@ -101,7 +101,7 @@ def test_paths_that_are_none():
         lambda path: jaxrnn.export_onnx(loaded, loaded.params, path),
         lambda path: jaxrnn.export_onnx(jnp.tanh, None, path, example=jnp.ones(3)),
         lambda path: jaxrnn.inspection.write_page(model(RELU), path),
-        jaxrnn.audio.read_wav,
+        jaxrnn.audio.read_sound,
         lambda path: jaxrnn.audio.write_wav(path, np.zeros(3), 8000),
         jaxrnn.evaluation.from_folder,
         jaxrnn.evaluation.read_results,

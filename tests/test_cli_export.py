@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 import warnings
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import soundfile
 from export_models import TIMES, check_reads_back, model_of, tensor
 from exported_files import facts_of
 from onnx import TensorProto, helper
+from scipy import signal
 from small_models import a_little_wrong, graph_of, layers_model, look_ahead_model, make_model, operator_replaced
 from test_cli import call, call_json
 from tiers import of_tiers
 
 import jaxrnn
 import jaxrnn.runtime.compiled
-from jaxrnn.audio import write_wav
+from jaxrnn.audio import read_sound, write_wav
 from jaxrnn.cli import export_writing
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.options import save_archive
@@ -423,6 +426,50 @@ def test_a_command_that_compares_nothing_fails(logs, monkeypatch, command, optio
     failed = call(command, "logs.onnx", *options, "--inputs", "wrong.npz", status=MISMATCH)
     assert "nothing was compared" in failed.stdout + failed.stderr
     assert not [*logs.glob("out*")]
+
+
+RATED = [
+    ("run", ()),
+    ("stream", ("--symbol", "T")),
+    ("verify", ()),
+    ("profile", ()),
+    ("compile", ("--symbol", "T", "-o", "out.jaxrnn")),
+    ("export", ("--symbol", "T", "-o", "out.onnx", "--verify")),
+]
+
+
+@pytest.mark.parametrize(("command", "options"), of_tiers(RATED, quick=RATED[:1], thorough=RATED[1:]))
+def test_a_sound_of_another_rate_is_resampled_or_refused(logs, monkeypatch, command, options):
+    monkeypatch.chdir(logs)
+    x = np.random.default_rng(0).uniform(0.3, 0.6, 80).astype(np.float32)
+    for file in ("x.flac", "x.mp3"):
+        soundfile.write(file, x, 8000)
+    Path("bad.mp3").write_bytes(b"nothing")
+    refused: dict[tuple[str, ...], str] = {
+        ("--inputs", "bad.mp3"): "bad.mp3 cannot be read as MP3 by soundfile: ",
+        ("--inputs", "none.flac"): "there is no file none.flac",
+    }
+    if command in ("stream", "export"):
+        refused[("--inputs", "x.flac", "--rate", "16000")] = "but --rate is 16000: --resample 16000 resamples it"
+        refused[("--inputs", "x.flac", "--rate", "16000", "--resample", "9")] = "--resample 9 differs from --rate 16000"
+    refused[("--inputs", "right.wav", "--static", "sr=16000")] = (
+        "right.wav has 8000 samples per second, but --static sr is"
+    )
+    for given, words in refused.items():
+        failed = call(command, "logs.onnx", *options, *given, status=2)
+        assert words in " ".join(failed.stderr.split())
+    rated = ("--rate", "16000") if command in ("stream", "export") else ()
+    call(command, "logs.onnx", *options, *rated, "--inputs", "x.flac", "--resample", "16000")
+    if command == "run":
+        results = {}
+        for file in ("right.wav", "x.flac", "x.mp3"):
+            for more in ((), ("--resample", "16000")):
+                call("run", "logs.onnx", "--inputs", file, *more, "-o", "out.npz")
+                results[file, len(more)] = np.load("out.npz")["y"]
+        assert results["x.flac", 0].shape == (1, 80)
+        expected = np.cumsum(np.log(signal.resample_poly(read_sound("x.flac")[0].astype(np.float64), 2, 1)))
+        np.testing.assert_allclose(results["x.flac", 2][0], expected, rtol=1e-4)
+        assert results["x.mp3", 2].shape[1] == 2 * results["x.mp3", 0].shape[1]
 
 
 def test_recordings_to_verify_with_need_a_verification(logs):

@@ -160,7 +160,7 @@ MISTAKES = {
     "half a duration": (["{gru}", "--random", "--rate", "16000"], "--rate and --hop go together"),
     "two rates": (
         ["{gru}", "--input", "x={dir}/x.wav", "--rate", "1", "--hop", "1"],
-        "the WAV file has a sample rate of 8000",
+        "x.wav has 8000 samples per second, but --rate is 1: --resample 1 resamples it",
     ),
     "two durations": (["{gru}", "--random", "--rate", "1", "--hop", "1", "--step-seconds", "1"], "not both"),
     "sizes for nothing": (["{gru}", "--dim", "T=2"], "--random"),

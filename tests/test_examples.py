@@ -277,6 +277,24 @@ def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
         assert np.array_equal(tuned.params[name], value) == name.startswith("gru_")
 
 
+@pytest.mark.thorough
+def test_an_rnnt_gives_the_tokens_of_a_decoder_without_state():
+    """Also with a last pulse that is not full; and tokens come while pulses come."""
+    said = run("rnnt_greedy", "--frames", 206)
+    assert [int(count) for count in re.findall(r": (\d+) tokens, as offline", said)] == [147, 147]
+    rnnt = import_example("rnnt_greedy")
+    params, taken = rnnt.random_params(0), []
+    features = np.random.default_rng(1).normal(size=(206, rnnt.FEATURES)).astype(np.float32)
+    expected, network = rnnt.offline(params, features), rnnt.in_jax(params)
+    assert len(set(expected)) > 6
+    tokens = rnnt.greedy(network, (taken.append(pulse) or pulse for pulse in rnnt.cut(features)))
+    assert next(tokens) == expected[0]
+    assert len(taken) < 6
+    assert [*tokens] == expected[1:]
+    forgetful = network._replace(predict=lambda token, state: network.predict(token, None))
+    assert [*rnnt.greedy(forgetful, rnnt.cut(features))] != expected
+
+
 @pytest.mark.nightly
 def test_gradients_of_many_devices_are_those_of_one():
     """In a process of its own, whose CPU is four devices."""

@@ -26,7 +26,7 @@ from refusals import check_refused
 from test_cli import call, call_json
 
 import jaxrnn
-from jaxrnn.audio import read_wav, write_wav
+from jaxrnn.audio import read_sound, write_wav
 from jaxrnn.demo import PACKAGED, denoise_at_once, mixture
 from jaxrnn.export import write_example
 
@@ -53,7 +53,7 @@ def denoiser(tmp_path_factory):
     assert {str(path) for path in (place / "example").iterdir()} <= {each["file"] for each in written["files"]}
     sound = mixture(np.random.default_rng(2), 0.7, 0)[1][:-50]
     write_wav(place / "noisy.wav", sound, 16_000)
-    return place, denoise_at_once(read_wav(place / "noisy.wav")[0], jaxrnn.load(PACKAGED))
+    return place, denoise_at_once(read_sound(place / "noisy.wav")[0], jaxrnn.load(PACKAGED))
 
 
 @pytest.mark.thorough
@@ -75,10 +75,10 @@ def test_the_facts_of_a_folder(denoiser):
 def test_run_py_makes_the_sound(denoiser):
     place, expected = denoiser
     run = program(place / "example")
-    found = run.run({"samples": read_wav(place / "noisy.wav")[0]})["audio"]
+    found = run.run({"samples": read_sound(place / "noisy.wav")[0]})["audio"]
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
     run.main(str(place / "noisy.wav"), str(place / "out.wav"))
-    np.testing.assert_allclose(read_wav(place / "out.wav")[0], expected, atol=1 / 32768)
+    np.testing.assert_allclose(read_sound(place / "out.wav")[0], expected, atol=1 / 32768)
     scipy.io.wavfile.write(place / "float.wav", 16_000, expected)
     for name in ("float.wav", "none.wav"):
         with pytest.raises(SystemExit, match=rf"{name} cannot be read: .*; expected a WAV file of one channel"):
@@ -408,7 +408,7 @@ def test_the_program_in_cpp(denoiser, tmp_path):
     if NATIVE is None or shutil.which("cmake") is None:
         pytest.skip("set JAXRNN_ONNXRUNTIME to a folder with include/ and lib/ of ONNX Runtime, and install cmake")
     place, expected = denoiser
-    found = run_in_cpp(place / "example", read_wav(place / "noisy.wav")[0], tmp_path / "sound")
+    found = run_in_cpp(place / "example", read_sound(place / "noisy.wav")[0], tmp_path / "sound")
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
     def summed(arrays):

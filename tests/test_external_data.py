@@ -15,7 +15,7 @@ from refusals import check_refused
 
 import jaxrnn
 from jaxrnn._files import arrays
-from jaxrnn.audio import read_wav
+from jaxrnn.audio import read_sound
 from jaxrnn.cli.options import load_archive, load_array
 from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.recordings import open_recording
@@ -250,7 +250,7 @@ def test_a_file_of_a_terabyte_is_not_read(tmp_path):
     """A sparse file takes no space on the disk, and none of our readers takes more memory than a file may need."""
     readers = {
         "x.npy": load_array,
-        "x.wav": read_wav,
+        "x.wav": read_sound,
         "x.csv": Segments,
         "x.yaml": lambda path: SettingsFile(Settings, path),
         "x.onnx": jaxrnn.load,

@@ -483,7 +483,8 @@ def test_errors_of_pulses_change_nothing(models):
         check_refused(jaxrnn.InputError, said, pool.flush, name, *arguments)
     pool.push(name, {"feats": pulse})
     check_refused(jaxrnn.StateError, r"1 frame.* wait", pool.flush, name)
-    jax.tree.map(np.testing.assert_array_equal, pool.state(name), before)
+    waiting = {"jaxrnn.waiting/feats": pulse[None]}
+    jax.tree.map(np.testing.assert_array_equal, pool.state(name), {**before, **waiting})
     check_refused(jaxrnn.StateError, "stream 99 is not open", pool.flush, 99)
 
 

@@ -51,7 +51,7 @@ def test_a_step_runs_in_the_calling_thread(models, tmp_path):
         np.testing.assert_allclose(run({"x": x})["y"], 1, rtol=1e-6)
     assert stream.threads == [threading.get_ident()] * 3
 
-    # Machine code runs there too, and the state that a runner shows is on the device of the caller.
+    # Machine code runs there too, and the state that a runner shows is on the host.
     model = jaxrnn.load(models / "dtln_1.onnx")
     jaxrnn.save_compiled(model, tmp_path / "step.jaxrnn", native=True)
     frame = draws(model.spec.inputs, 0)
@@ -60,7 +60,7 @@ def test_a_step_runs_in_the_calling_thread(models, tmp_path):
         run(frame)
         devices = {device for array in jax.tree.leaves(run._live.value[1]) for device in array.devices()}
         assert not devices & set(jax.devices())
-        assert all(array.devices() == {jax.devices()[0]} for array in run.state.values())
+        assert all(type(array) is np.ndarray for array in run.state.values())
 
 
 @pytest.mark.parametrize(("name", "options"), of_tiers(NETWORKS, [NETWORKS[0]], [NETWORKS[-1]]))

@@ -142,7 +142,7 @@ def test_a_runner(forms, name):
     for _ in range(2):  # a flush begins anew
         steps, tail = cut(stepper.spec, x)
         equal(joined(stepper.spec, [run(each) for each in steps], run.flush(*tail)), OWN[name].expected(x))
-    assert run.state.keys() == {entry.name for entry in stepper.spec.state}
+    assert run.state.keys() == {"jaxrnn.network", *(entry.name for entry in stepper.spec.state)}
 
 
 @pytest.mark.parametrize("name", OWN)

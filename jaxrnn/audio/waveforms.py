@@ -1,24 +1,19 @@
-"""Networks over frames as functions from waveform to waveform, and WAV files."""
+"""Networks over frames as functions from waveform to waveform."""
 
 from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.io import wavfile
 
-from jaxrnn._files.arrays import MAX_ARRAY_BYTES, read_arrays
+from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr, without_folders
-from jaxrnn._files.stores import check_regular, local_path
-from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.audio.frames import Frames, Norm, Padding, Synthesis, complex_of, with_mask
 from jaxrnn.errors import InputError, is_count
@@ -447,55 +442,3 @@ def _to_power(spectrum: jax.Array, exponent: float) -> jax.Array:
     factor = jnp.where(exists, magnitude, 1) ** np.asarray(exponent - 1, magnitude.dtype)
     result = with_mask(spectrum, factor)
     return result if exponent else jnp.where(exists, result, 1)
-
-
-def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
-    """Return the samples of a WAV file, ``float32[samples]`` of full scale 1, and the sample rate.
-
-    Raises:
-        InputError: the file is not a WAV file with a single channel.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Sound files may contain chunks of other programs, such as the peak of the samples.
-            warnings.filterwarnings("ignore", "Chunk", wavfile.WavFileWarning)
-            rate, samples = wavfile.read(check_regular(path, MAX_ARRAY_BYTES))
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as WAV: {error}") from error
-    except Exception as error:  # SciPy does not check that the parts of a file exist and fit
-        raise InputError(f"{path} cannot be read as WAV: a part of it is missing or wrong") from error
-    if samples.ndim != 1:
-        raise InputError(f"{path} has {samples.shape[-1]} channels, but one is expected")
-    if samples.dtype.kind in "iu":
-        middle = 128 if samples.dtype == np.uint8 else 0
-        samples = (samples.astype(np.float64) - middle) / (128 if middle else -float(np.iinfo(samples.dtype).min))
-    return samples.astype(np.float32), rate
-
-
-def write_wav(path: str | Path, samples: Any, rate: int) -> None:
-    """Write ``float[samples]`` of full scale 1 as a 16-bit WAV file with one channel; clip larger samples.
-
-    Raises:
-        InputError: a sample is NaN, the samples have several axes, or the rate is not a whole number.
-    """
-    if np.ndim(samples) != 1:
-        raise InputError(f"{path} has one channel: the samples must have one axis, not {np.ndim(samples)}")
-    if not is_count(rate, 1) or rate >= 2**31:
-        raise InputError(f"the sample rate of {path} must be a whole number from 1 to 2**31 - 1, not {rate!r}")
-    samples = np.asarray(samples)
-    if samples.dtype.kind not in "fiub":
-        raise InputError(f"the samples of {path} must be real numbers, not {samples.dtype.name}")
-    count = int(np.isnan(samples).sum())
-    if count:
-        raise InputError(f"{path} cannot hold the {count:,} samples that are NaN: write NumPy arrays (.npz) instead")
-    with in_place_of(local_path(path)) as file:
-        wavfile.write(file, rate, as_int16(samples))
-
-
-def as_int16(samples: Any) -> np.ndarray:
-    """Return samples of full scale 1 as 16-bit integers; clip larger samples. Samples from `read_wav` stay the same."""
-    return np.clip(np.round(np.asarray(samples, np.float64) * 2**15), -(2**15), 2**15 - 1).astype(np.int16)

@@ -183,37 +183,49 @@ class InputFiles:
     """Inputs of a model from files.
 
     Attributes:
-        input: An input from a .npy file, or samples from a WAV file of one channel; may be given several times.
-        inputs: Inputs from one .npz file, or the samples of the only input from a WAV file.
+        input: An input from a .npy file, or samples from a sound file (WAV, FLAC, MP3) of one channel; may be given
+            several times.
+        inputs: Inputs from one .npz file, or the samples of the only input from a sound file.
+        resample: Resample sound files to this number of samples per second. Otherwise a sound of another rate than
+            --rate, or than the input sr that --static fixes, is refused.
     """
 
     input: Annotated[dict[str, str], Option(metavar="NAME=X.npy", parse=split_pairs)] = field(default_factory=dict)
     inputs: Annotated[Path, Option(metavar="X.npz|X.wav")] | None = None
+    resample: Annotated[int, Option(metavar="HZ", type=click.IntRange(1))] | None = None
 
     def __post_init__(self):
         _ = self._read  # so that mistakes come before any work
 
     @cached_property
     def _read(self) -> tuple[dict[str, np.ndarray], np.ndarray | None, int | None]:
-        """The arrays by name, the samples of a WAV file without the name of an input, and the rate of WAV files."""
-        rates: set[int] = set()
+        """The arrays by name, the samples of a sound file without the name of an input, and the rate of sound files."""
+        from jaxrnn.audio.sounds import read_sound
+
+        rates, expected = set[int](), _expected_rates()
+        for option, asked in expected.items():
+            if self.resample not in (None, asked):
+                raise click.UsageError(f"--resample {self.resample} differs from {option} {asked:g}")
 
         def sound_of(path: Path) -> np.ndarray:
-            from jaxrnn.audio import read_wav
-
-            samples, rate = read_wav(path)
+            samples, rate = read_sound(path, self.resample)
+            for option, asked in expected.items():
+                if rate != asked:
+                    has = f"{path} has {rate} samples per second, but {option} is {asked:g}"
+                    raise click.UsageError(f"{has}: --resample {asked:g} resamples it")
             rates.add(rate)
             return samples
 
         arrays, sound = {}, None
-        if self.inputs is not None and _is_wav(self.inputs):
+        if self.inputs is not None and _is_sound(self.inputs):
             sound = sound_of(self.inputs)
         elif self.inputs is not None:
             arrays = load_archive(self.inputs)
         for name, path in ((name, Path(text)) for name, text in self.input.items()):
-            arrays[name] = sound_of(path) if _is_wav(path) else load_array(path)
+            arrays[name] = sound_of(path) if _is_sound(path) else load_array(path)
         if len(rates) > 1:
-            raise click.UsageError(f"the WAV files have different sample rates: {', '.join(map(str, sorted(rates)))}")
+            listed = ", ".join(map(str, sorted(rates)))
+            raise click.UsageError(f"the sound files have different sample rates, {listed}: give --resample HZ")
         return arrays, sound, next(iter(rates), None)
 
     @property
@@ -223,12 +235,12 @@ class InputFiles:
 
     @property
     def has_sound(self) -> bool:
-        """Return True if a WAV file has no name of an input."""
+        """Return True if a sound file has no name of an input."""
         return self._read[1] is not None
 
     @property
     def rate(self) -> int | None:
-        """The sample rate of WAV files."""
+        """The sample rate of sound files."""
         return self._read[2]
 
     def __bool__(self) -> bool:
@@ -249,15 +261,26 @@ class InputFiles:
         if len(long) != 1:
             listed = ", ".join(map(str, missing)) or "none"
             raise InputError(
-                "--inputs with a WAV file needs a model with a single input of samples; the inputs without an array "
+                "--inputs with a sound file needs a model with a single input of samples; the inputs without an array "
                 f"are: {listed}. Give --input NAME=X.wav, or --inputs X.npz"
             )
         arrays[missing[0].name] = sound.reshape([-1 if axis in long else 1 for axis in range(len(shape))])
         return arrays
 
 
-def _is_wav(path: Path) -> bool:
-    return path.suffix.lower() == ".wav"
+def _is_sound(path: Path) -> bool:
+    from jaxrnn.audio.sounds import SOUNDS
+
+    return path.suffix.lower() in SOUNDS
+
+
+def _expected_rates() -> dict[str, float]:
+    """Return the samples per second that the command has been told, by the option that told them."""
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else context.params
+    fixed = {name: value for name, value in (given.get("static") or {}).items() if name in ("sr", "sample_rate")}
+    told = {"--rate": given.get("rate"), **{f"--static {name}": value for name, value in fixed.items()}}
+    return {option: value for option, value in told.items() if isinstance(value, int | float)}
 
 
 @dataclass(frozen=True)
@@ -324,11 +347,12 @@ def save_outputs(path: Path, arrays: Mapping[str, np.ndarray], rate: float | Non
     if path.suffix.lower() != ".wav":
         save_archive(path, arrays)
         return
-    from jaxrnn.audio.waveforms import AUDIO, write_wav
+    from jaxrnn.audio.sounds import write_wav
+    from jaxrnn.audio.waveforms import AUDIO
 
     if AUDIO not in arrays or rate is None:
         audio = f"an output {AUDIO!r}, as with --stft"
-        rated = "a sample rate: give a WAV file or --rate"
+        rated = "a sample rate: give a sound file or --rate"
         raise InputError(f"{path} needs {rated if AUDIO in arrays else audio}")
     samples = arrays[AUDIO]
     write_wav(path, samples, int(rate) if rate == int(rate) else rate)  # type: ignore[arg-type]  # refused there

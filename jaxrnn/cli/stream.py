@@ -86,8 +86,6 @@ def stream(
     from jaxrnn.steps.compiled import run
     from jaxrnn.verification.running import check_lengths, compiled
 
-    if rate is not None and given.rate is not None and rate != given.rate:
-        raise click.UsageError(f"--rate {rate:g}: the WAV file has a sample rate of {given.rate}")
     sound_rate = given.rate if rate is None else rate
     rate = sound_rate if pulses.sound else rate
     duration = _duration(pulses.time, rate, None if pulses.sound else pulses.sound.hop, step_seconds)

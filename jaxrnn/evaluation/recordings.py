@@ -15,6 +15,7 @@ from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
 from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file
+from jaxrnn.audio.sounds import resampling
 from jaxrnn.errors import InputError, optional_package
 
 #: Suffixes of array files; all other files are sound.
@@ -63,39 +64,6 @@ def open_recording(path: Location, rate: int) -> Recording:
     if not recording.length:
         raise InputError(f"{path} is empty: it holds no frame")
     return recording
-
-
-#: The highest sample rate; sound has up to 768,000 samples per second, including ultrasound of bats.
-MAX_RATE = 1_000_000
-#: The largest ratio of two sample rates.
-MAX_RATIO = 100
-#: The largest number of phases of a resampling filter: the larger rate over the greatest common divisor.
-MAX_PHASES = 100_000
-
-
-def check_rate(rate: int, what: str) -> None:
-    """Refuse an impossible sample rate."""
-    if not 0 < rate <= MAX_RATE:
-        raise InputError(f"{what} must be from 1 to {MAX_RATE:,} samples a second, not {rate:,}")
-
-
-def resampling(rate: int, target: int) -> tuple[int, int]:
-    """Return the factors of upsampling and downsampling between two sample rates."""
-    check_rate(rate, "the sample rate")
-    check_rate(target, "the requested rate")
-    if max(rate, target) > MAX_RATIO * min(rate, target):
-        raise InputError(
-            f"the header says {rate:,} samples a second, and the requested rate is {target:,}: more than a factor of "
-            f"{MAX_RATIO}; correct the header, or resample the recording"
-        )
-    common = math.gcd(rate, target)
-    up, down = target // common, rate // common
-    if max(up, down) > MAX_PHASES:
-        raise InputError(
-            f"resampling from {rate:,} to {target:,} samples a second needs a filter of {max(up, down):,} phases, and "
-            f"at most {MAX_PHASES:,} are allowed; resample the recording to a rate with a larger common divisor"
-        )
-    return up, down
 
 
 class SoundFile:

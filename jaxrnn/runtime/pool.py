@@ -14,6 +14,7 @@ from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, placed
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.runtime.runner import Live, check_same_state, host_arrays
+from jaxrnn.steps.live import moved_state, moving_state
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Bound, State, Stepper
 
@@ -54,6 +55,11 @@ class _Streams(NamedTuple):
     taken: np.ndarray  # int64[capacity]: frames of each slot that have run
     pushed: np.ndarray
     frames: Frames | None  # None before the first frame
+
+    @property
+    def capacity(self) -> int:
+        """The number of slots."""
+        return len(self.taken)
 
     def begun(self, entry: _Open) -> _Streams:
         """Return the streams with a slot at its first state, and without waiting frames."""
@@ -100,20 +106,15 @@ class StreamPool:
 
     def __init__(self, stepper: Stepper, params: Any, capacity: int):
         check_process()
-        self.capacity = capacity = check_count("capacity, the largest number of open streams,", capacity)
+        capacity = check_count(_CAPACITY, capacity)
         self._stepper = stepper
         none, free = np.zeros(capacity, np.int64), tuple(reversed(range(capacity)))
-        self._live = Live(_Streams(self._load(params), {}, free, 0, None, {}, none, none, None))
+        self._live = Live(_Streams(_loaded(Bound(stepper, params), capacity), {}, free, 0, None, {}, none, none, None))
 
-    def _load(self, params: Any) -> _Loaded:
-        stream = Bound(self._stepper, params)
-        first = stream.start(stream.example_constants())
-        functions = {
-            name: stream.ready(f"pool_{name}_{self.capacity}")
-            or jax.jit(function, donate_argnums=0 if name in DONATING else ())
-            for name, function in slot_functions(stream.step).items()
-        }
-        return _Loaded(stream, None if stream.spec.constants else first, functions)
+    @property
+    def capacity(self) -> int:
+        """The largest number of open streams, which `grow` changes."""
+        return self._live.value.capacity
 
     def __repr__(self) -> str:
         streams = self._live.value
@@ -138,51 +139,91 @@ class StreamPool:
 
     @property
     def params(self) -> Any:
-        """The parameters, which can be assigned.
+        """The parameters, which can be assigned between two runs: the next run has the new parameters.
 
-        New parameters are checked, and apply from the next run on, which compiles; the states of the streams do not
-        change. After a reset, a stream has the first state for the new parameters.
+        The rules are those of `Runner.params`. The first assignment after a run compiles. After a reset, a stream has
+        the first state for the new parameters.
         """
         return self._live.value.loaded.stream.params
 
     @params.setter
     def params(self, params: Any) -> None:
         check_process()
-        loaded = self._load(params)
+        before, constant = self._live.value, Bound(self._stepper, params)
+        try:
+            # Before the first run, nothing is compiled that could be kept.
+            stream = constant if before.states is None else before.loaded.stream.exchanged(params)
+            loaded = self._warmed(before, stream)
+        except jax.errors.JAXTypeError:  # a stepper that needs the numbers while it is traced
+            loaded = self._warmed(before, constant)
 
         def replaced(now: _Streams) -> tuple[None, _Streams]:
             opened, starts = {}, dict(now.starts)
             for stream, entry in now.open.items():
                 opened[stream] = entry._replace(start=_first(loaded, entry.constants))
                 check_same_state(entry.start, opened[stream].start)
-                if entry.slot in starts:
-                    starts[entry.slot] = opened[stream].start
-            return None, now._replace(loaded=loaded, open=opened, starts=starts)
+                begun = starts.get(entry.slot, {})
+                if begun and all(np.array_equal(begun[name], first) for name, first in entry.start.items()):
+                    starts[entry.slot] = opened[stream].start  # which is not a moved state
+            fitting = loaded if now.capacity == before.capacity else _loaded(loaded.stream, now.capacity)
+            return None, now._replace(loaded=fitting, open=opened, starts=starts)
 
         return self._live.change(replaced)
 
-    def open(self, constants: Arrays | None = None) -> int:
-        """Begin a stream with a new state, and return the id. A pool never uses an id twice.
+    def _warmed(self, now: _Streams, bound: Bound) -> _Loaded:
+        """Return functions that are compiled for the slots of a pool, if the sizes of the frames are known."""
+        loaded = _loaded(bound, now.capacity)
+        for entry in now.open.values():
+            check_same_state(entry.start, _first(loaded, entry.constants))
+        if now.frames is not None and now.states is not None:
+            with exact_types():
+                loaded.functions["run"](now.states, now.frames.arrays(), np.zeros(now.capacity, bool))
+                loaded.stream.warm_up_flush(loaded.functions["take"](now.states, np.int32(0)), now.frames.zeros())
+        return loaded
+
+    def grow(self, capacity: int) -> None:
+        """Make room for more streams. Open streams, their ids, their states and their waiting frames stay.
+
+        A larger pool compiles a run again, in the calling thread, while other threads use the pool as it was; then the
+        states are copied. Each later run computes all slots, so grow by factors, and not by single streams.
+
+        Args:
+            capacity: the new largest number of open streams, which cannot shrink.
+        """
+        capacity = check_count(_CAPACITY, capacity)
+        before = self._live.value
+        loaded = self._warmed(_grown(before, capacity), before.loaded.stream)
+
+        def replaced(now: _Streams) -> tuple[None, _Streams]:
+            fitting = loaded if now.loaded is before.loaded else _loaded(now.loaded.stream, capacity)
+            return None, _grown(now, capacity)._replace(loaded=fitting)
+
+        return self._live.change(replaced)
+
+    def open(self, constants: Arrays | None = None, *, state: Arrays | None = None) -> int:
+        """Begin a stream with a new state, or continue a stream, and return the id. A pool never uses an id twice.
 
         Args:
             constants: the inputs without a time axis on which the state before the first frame depends, as in
-                `Stepper.init`.
+                `Stepper.init`. A stream that continues needs these for `reset` and `flush`.
+            state: the state of a stream, from the method `state` or from `Runner.state`. Waiting frames wait again.
 
         Raises:
-            StateError: the pool is full.
+            StateError: the pool is full. Or the state does not fit, or comes from another network.
             InputError: constants are needed and missing, or do not fit.
         """
 
         def opened(now: _Streams) -> tuple[int, _Streams]:
             if not now.free:
-                raise StateError(f"all {self.capacity} streams are open; close one, or make the pool larger")
+                raise StateError(f"all {now.capacity} streams are open; close one, or make the pool larger with `grow`")
             start = _first(now.loaded, constants)
             given = None if constants is None else {name: np.array(value) for name, value in constants.items()}
             entry = _Open(now.free[-1], given, start, {})
             after = now._replace(
                 open={**now.open, now.following: entry}, free=now.free[:-1], following=now.following + 1
             )
-            return now.following, after.begun(entry)
+            after = after.begun(entry)
+            return now.following, after if state is None else _continued(after, entry, state)
 
         return self._live.change(opened)
 
@@ -193,15 +234,7 @@ class StreamPool:
             StateError: the stream is not open.
             InputError: the frame does not fit the stepper, or differs in shape from earlier frames in the pool.
         """
-
-        def queued(now: _Streams) -> tuple[None, _Streams]:
-            entry, pushed = _find(now, stream), now.pushed.copy()
-            frames = now.frames or Frames(now.loaded.stream.spec.inputs, self.capacity, frame)
-            entry.frames[int(pushed[entry.slot])] = frames.checked(frame)
-            pushed[entry.slot] += 1
-            return None, now._replace(pushed=pushed, frames=frames)
-
-        return self._live.change(queued)
+        return self._live.change(lambda now: (None, _queued(now, _find(now, stream), frame)))
 
     def run(self) -> dict[int, dict[str, np.ndarray]]:
         """Run one step of each stream with a waiting frame, in a single call; other streams do not change.
@@ -239,7 +272,7 @@ class StreamPool:
         if states is None:
             first = next(iter(now.starts.values()))
             # The states have a leading axis, even with a capacity of 1.
-            states = jax.tree.map(lambda x: placed(np.broadcast_to(np.asarray(x), (self.capacity, *x.shape))), first)
+            states = jax.tree.map(lambda x: placed(np.broadcast_to(np.asarray(x), (now.capacity, *x.shape))), first)
         elif now.starts:
             # A copy, because clearing overwrites the states.
             states = jax.tree.map(lambda x: jax.device_put(x, x.sharding, may_alias=False), states)
@@ -298,12 +331,75 @@ class StreamPool:
         return self._live.change(closed)
 
     def state(self, stream: int) -> dict[str, np.ndarray]:
-        """Return a copy of the state of a stream: a dict of the entries in `StepSpec.state`."""
+        """Return a copy of the state of a stream: a dict of NumPy arrays by the names in `StepSpec.state`.
+
+        The rules are those of `Runner.state`. ``jaxrnn.waiting/NAME`` has the frames of an input that wait for `run`.
+        The stream continues with ``open(state=...)`` of another pool.
+        """
         check_process()
-        now = self._live.value
-        with exact_types():
-            entries = now.loaded.stream.spec.entries(now.state_of(_find(now, stream)))
-            return {name: np.array(value) for name, value in entries.items()}
+
+        def copied(now: _Streams) -> tuple[dict[str, np.ndarray], _Streams]:
+            entry, spec = _find(now, stream), now.loaded.stream.spec
+            frames = [entry.frames[at] for at in range(now.taken[entry.slot], now.pushed[entry.slot])]
+            waiting = {each.name: np.stack([frame[each.name] for frame in frames]) for each in spec.inputs if frames}
+            with exact_types():
+                return moving_state(spec, spec.entries(now.state_of(entry)), waiting), now
+
+        return self._live.change(copied)
+
+
+_CAPACITY = "capacity, the largest number of open streams,"
+
+
+def _loaded(stream: Bound, capacity: int) -> _Loaded:
+    """Return the functions of a pool of this capacity."""
+    first = _placed(stream.start(stream.example_constants()))
+    functions = {
+        "run": stream.jitted("pool", lambda bound: slot_functions(bound.step)["run"], packed=True),
+        "take": jax.jit(_take),
+        "clear": jax.jit(_clear, donate_argnums=0),
+    }
+    functions = {name: stream.ready(f"pool_{name}_{capacity}") or each for name, each in functions.items()}
+    return _Loaded(stream, None if stream.spec.constants else first, functions)
+
+
+def _grown(now: _Streams, capacity: int) -> _Streams:
+    """Return the streams of a pool with more slots."""
+    more = capacity - now.capacity
+    if more < 0:
+        raise InputError(f"the pool has a capacity of {now.capacity}, and a pool does not shrink to {capacity}")
+
+    def longer(array: Any) -> jax.Array:
+        return placed(np.pad(np.asarray(array), [(0, more), *[(0, 0)] * (array.ndim - 1)], "edge"))
+
+    with exact_types():
+        states = jax.tree.map(longer, now.states)
+    return now._replace(
+        free=(*reversed(range(now.capacity, capacity)), *now.free),
+        states=states,
+        taken=np.pad(now.taken, (0, more)),
+        pushed=np.pad(now.pushed, (0, more)),
+        frames=now.frames and Frames(now.loaded.stream.spec.inputs, capacity, now.frames.zeros()),
+    )
+
+
+def _queued(now: _Streams, entry: _Open, frame: Arrays) -> _Streams:
+    """Return the streams with one more waiting frame."""
+    pushed = now.pushed.copy()
+    frames = now.frames or Frames(now.loaded.stream.spec.inputs, now.capacity, frame)
+    entry.frames[int(pushed[entry.slot])] = frames.checked(frame)
+    pushed[entry.slot] += 1
+    return now._replace(pushed=pushed, frames=frames)
+
+
+def _continued(now: _Streams, entry: _Open, state: Arrays) -> _Streams:
+    """Return the streams with a moved state in a slot, and the frames that waited."""
+    with exact_types():
+        moved, waiting = moved_state(now.loaded.stream.spec, entry.start, state)
+    now = now._replace(starts={**now.starts, entry.slot: _placed(moved)})
+    for parts in zip(*waiting.values(), strict=True):
+        now = _queued(now, entry, dict(zip(waiting, parts, strict=True)))
+    return now
 
 
 def _first(loaded: _Loaded, constants: Arrays | None) -> State:
@@ -311,7 +407,12 @@ def _first(loaded: _Loaded, constants: Arrays | None) -> State:
     if constants is None and loaded.fresh is not None:
         return loaded.fresh
     with exact_types():
-        return loaded.stream.start(constants)
+        return _placed(loaded.stream.start(constants))
+
+
+def _placed(state: State) -> State:
+    with exact_types():
+        return {name: placed(array) for name, array in state.items()}
 
 
 def _find(streams: _Streams, stream: int) -> _Open:
@@ -332,6 +433,10 @@ class Frames:
         self._buffers = {
             name: np.zeros((capacity, *array.shape), array.dtype) for name, array in host_arrays(specs, first).items()
         }
+
+    def zeros(self) -> Frame:
+        """Return a frame of zeros."""
+        return {name: np.zeros_like(buffer[0]) for name, buffer in self._buffers.items()}
 
     def put(self, slot: int, frame: Frame) -> None:
         """Write a checked frame into a slot."""
@@ -387,10 +492,13 @@ def slot_functions(step: Step) -> dict[str, Callable[..., Any]]:
 
         return outputs, jax.tree.map(choose, new, states)
 
-    def take(states: Any, slot: jax.Array) -> Any:
-        return jax.tree.map(lambda x: x[slot], states)
+    return {"run": run, "take": _take, "clear": _clear}
 
-    def clear(states: Any, state: Any, slot: jax.Array) -> Any:
-        return jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), states, state)
 
-    return {"run": run, "take": take, "clear": clear}
+# Functions of the module, because JAX would compile new functions again.
+def _take(states: Any, slot: jax.Array) -> Any:
+    return jax.tree.map(lambda x: x[slot], states)
+
+
+def _clear(states: Any, state: Any, slot: jax.Array) -> Any:
+    return jax.tree.map(lambda x, fresh: x.at[slot].set(fresh), states, state)

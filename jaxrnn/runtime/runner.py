@@ -14,6 +14,7 @@ from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, own_transfers
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.steps.compiled import CompiledStep
+from jaxrnn.steps.live import moved_state, moving_state
 from jaxrnn.steps.specs import ArraySpec, bind, taken
 from jaxrnn.steps.stepper import Bound, State, Stepper
 
@@ -89,16 +90,13 @@ class Runner:
     def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
         check_process()
         self._stepper, self._constants = stepper, constants
-        loaded = self._load(params)
+        loaded = CompiledStep(Bound(stepper, params), constants)
         self._inputs = loaded.spec.inputs
         self._dtypes = {spec.name: spec.dtype for spec in self._inputs}
         # 64-bit types need a context, and entering a context takes time.
         self._wide = any(each.is_wide for each in (*self._inputs, *loaded.spec.state))
         with exact_types():
             self._live = Live((loaded, loaded.begin()))
-
-    def _load(self, params: Any) -> CompiledStep:
-        return CompiledStep(Bound(self._stepper, params), self._constants)
 
     def __repr__(self) -> str:
         return f"Runner({self._live.value[0].spec.summary})"
@@ -126,25 +124,41 @@ class Runner:
 
     @property
     def params(self) -> Any:
-        """The parameters, which can be assigned.
+        """The parameters, which can be assigned between two steps: the next step has the new parameters.
 
-        New parameters are checked, and apply from the next step on, which compiles; the state does not change. After a
-        reset, the state is the first state for the new parameters.
+        New parameters have the names, shapes and dtypes of the old parameters, plain or packed; the state does not
+        change. After a reset, the state is the first state for the new parameters. The first assignment compiles a step
+        that takes the parameters as arguments, before the exchange, while other threads continue with the old
+        parameters. Later assignments of such arrays compile nothing. A step that takes arguments is somewhat slower.
+        Parameters that do not fit raise InputError or StateError, and nothing changes.
         """
         return self._live.value[0].bound.params
 
     @params.setter
     def params(self, params: Any) -> None:
         check_process()
-        new = self._load(params)
+        before: CompiledStep = self._live.value[0]
+        try:
+            new = self._warmed(before, before.bound.exchanged(params))
+        except jax.errors.JAXTypeError:  # a stepper that needs the numbers while it is traced
+            new = self._warmed(before, Bound(self._stepper, params))
 
         def replaced(now: tuple[CompiledStep, Any]) -> tuple[None, Any]:
-            loaded, state = now
-            check_same_state(loaded.start, new.start)
             with exact_types():
-                return None, (new, new.pack(loaded.unpack(state)))
+                return None, (new, new.pack(now[0].unpack(now[1])))
 
         return self._live.change(replaced)
+
+    def _warmed(self, before: CompiledStep, bound: Bound) -> CompiledStep:
+        """Return a step that is compiled, if the sizes of the inputs are known."""
+        new = CompiledStep(bound, self._constants)
+        check_same_state(before.start, new.start)
+        if all(each.shape is not None and not each.symbols for each in self._inputs):
+            zeros = {each.name: np.zeros(each.sizes, each.dtype) for each in self._inputs}
+            self._stepped(_begun(new), zeros)
+            with exact_types():
+                new.bound.warm_up_flush(new.start, zeros)
+        return new
 
     def reset(self) -> None:
         """Begin a new stream."""
@@ -209,12 +223,33 @@ class Runner:
         return self._live.change(flushed)
 
     @property
-    def state(self) -> dict[str, Any]:
-        """The state after the last step: a dict of the entries in ``spec.state`` of the stepper."""
+    def state(self) -> dict[str, np.ndarray]:
+        """The state after the last step, which can be assigned: a dict of NumPy arrays by the names in ``spec.state``.
+
+        The entry ``jaxrnn.network`` identifies the network. The stream continues in another runner or pool, also in
+        another process, with another pulse or with other parameters: ``other.state = run.state``. ``np.savez`` saves
+        the dict, and an assignment takes the arrays of ``np.load``.
+
+        Raises:
+            StateError: an assigned entry is missing, unknown, or of another shape or dtype, or the state comes from
+                another network, or has frames that wait in a pool.
+        """
         check_process()
         loaded, state = self._live.value
         with exact_types():
-            return {name: jax.device_put(array) for name, array in loaded.entries(state).items()}
+            return moving_state(loaded.spec, loaded.entries(state))
+
+    @state.setter
+    def state(self, state: Arrays) -> None:
+        def replaced(now: tuple[CompiledStep, Any]) -> tuple[None, Any]:
+            loaded, _ = now
+            with exact_types():
+                moved, waiting = moved_state(loaded.spec, loaded.start, state)
+                if waiting:
+                    raise StateError(f"frames of {', '.join(waiting)} wait in the state, which only a pool takes")
+                return None, (loaded, loaded.pack(moved))
+
+        return self._live.change(replaced)
 
 
 def _begun(loaded: CompiledStep) -> tuple[CompiledStep, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxrnn.steps.live import DropDelay
 from jaxrnn.steps.specs import ArraySpec, Dimension
 from jaxrnn.steps.stepper import Flushed, State, Stepper, nothing_left, whole_pulse
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, in_batch
@@ -9,6 +10,7 @@ from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, in_batch
 __all__ = [
     "ArraySpec",
     "Dimension",
+    "DropDelay",
     "Flushed",
     "OutputSpec",
     "State",

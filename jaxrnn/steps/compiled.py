@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,21 +15,10 @@ import numpy as np
 from jaxrnn._jax.context import default_device, exact_types, in_calling_thread, unmapped
 from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
 from jaxrnn.steps.stepper import Arrays, Bound, State
-from jaxrnn.steps.stepspec import Layout, StepSpec
+from jaxrnn.steps.stepspec import StepSpec, joined_layout
 
 #: Arrays with at least this number of bytes are not joined.
 LARGE = 1 << 15
-
-
-def _layout(arrays: Arrays) -> Layout:
-    """Return the layout of arrays as one vector for each dtype; large arrays stay separate.
-
-    XLA writes a joined vector in a single loop that chooses the array for each element, and computes the element
-    there: for the caches of GTCRN (66 KiB) the loop took a quarter of a step.
-    """
-    sizes = {name: math.prod(each.shape) * each.dtype.itemsize for name, each in arrays.items()}
-    vectors = {name: f"{name}!" if sizes[name] >= LARGE else str(each.dtype) for name, each in arrays.items()}
-    return Layout(arrays, vectors=vectors)
 
 
 @jax.tree_util.register_static
@@ -58,15 +47,20 @@ class CompiledStep:
         self.start: State = bound.start(constants)
         self._device = in_calling_thread(default_device())
         self._ready = bound.ready("step", self._device)
-        self._layout = _layout(self.start)
+        self._layout = joined_layout(self.start, LARGE)
         # A step without a state would run on JAX's default device.
         place = jax.sharding.SingleDeviceSharding(self._device)
-        self._step = jax.jit(self._joined, out_shardings=place) if self._ready is None else None
+        self._step = None
+        if self._ready is None:
+            name, make = ("step", *self._layout.places.items()), functools.partial(functools.partial, self._joined)
+            self._step = bound.jitted(name, make, self._device, packed=True, out_shardings=place)
 
-    def _joined(self, vectors: tuple[Any, ...], inputs: Arrays) -> tuple[tuple[Any, ...], _Places, tuple[Any, ...]]:
+    def _joined(
+        self, bound: Bound, vectors: tuple[Any, ...], inputs: Arrays
+    ) -> tuple[tuple[Any, ...], _Places, tuple[Any, ...]]:
         with unmapped():
-            outputs, new = self.bound.step(self._entries(vectors), inputs)
-        layout = _layout(outputs)
+            outputs, new = bound.step(self._entries(vectors), inputs)
+        layout = joined_layout(outputs, LARGE)
         results, places = layout.pack(outputs), []
         entries = Counter(place.vector for place in layout.places.values())
         for name, place in layout.places.items():

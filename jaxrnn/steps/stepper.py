@@ -21,11 +21,12 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, short_repr
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.steps.recordings import scan_steps
 from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted, taken
-from jaxrnn.steps.stepspec import StepSpec, batch_note, lead_of
+from jaxrnn.steps.stepspec import StepSpec, batch_note, joined_layout, lead_of
 
 Arrays = Mapping[str, Any]
 State = dict[str, Any]
@@ -274,6 +275,8 @@ class Bound:
         self.open_spec = spec.sized({name: size for name, size in self.dims.items() if name != symbol})
         streams = 1 if self.batch is None else self.batch
         self.spec = self.open_spec if symbol is None else self.open_spec.sized({symbol: streams})
+        #: Programs with the parameters as arguments, shared after `exchanged`; None: the parameters are constants.
+        self._programs: dict[Any, Callable[..., Any]] | None = None
 
     def with_params(self, params: Any) -> Bound:
         """Return the step with other parameters, such as traced parameters."""
@@ -281,6 +284,47 @@ class Bound:
         other.params = other.given = params
         vars(other).pop("_flush", None)
         return other
+
+    def exchanged(self, params: Any) -> Bound:
+        """Return the step with other parameters, which are arguments of programs that later exchanges share."""
+        other = Bound(self.stepper, params, batch=self.batch, dims=self.dims)
+        other._programs = {} if self._programs is None else self._programs
+        return other
+
+    def jitted(
+        self,
+        name: Any,
+        make: Callable[[Bound], Callable[..., Any]],
+        device: Any = None,
+        *,
+        packed: bool = False,
+        **options: Any,
+    ) -> Callable[..., Any]:
+        """Return a jitted function of the step, ``make(self)``, of arguments other than the parameters.
+
+        The parameters are constants of the program, which is fastest, or arguments after `exchanged`. Small arrays are
+        then joined, because JAX passes each argument separately. Parameters with other values than arrays stay
+        constants. The name identifies the function and the options for `jax.jit` among the programs.
+        """
+        params = self.params
+        if packed and self._programs is not None and not isinstance(params, Packed):
+            params = _member(self.stepper, "pack")(params, **({"dims": self.dims} if self.dims else {}))
+        leaves, structure = jax.tree.flatten(params)
+        if self._programs is None or not all(map(_is_plain_array, leaves)):
+            return jax.jit(make(self), **options)
+        layout = joined_layout({str(place): leaf for place, leaf in enumerate(leaves)}, _SMALL)
+        key = name, structure, tuple((leaf.dtype, leaf.shape) for leaf in leaves)
+        if key not in self._programs:
+
+            def run(vectors: tuple[Any, ...], *arguments: Any) -> Any:
+                entries = layout.unpack(dict(zip(layout.vectors, vectors, strict=True)))
+                return make(self.with_params(structure.unflatten(entries.values())))(*arguments)
+
+            self._programs[key] = jax.jit(run, **options)
+        with exact_types():
+            vectors = layout.pack({str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)})
+            given = tuple(jax.device_put(np.array(vector), device) for vector in vectors.values())
+        return functools.partial(self._programs[key], given)
 
     def with_pulse(self, pulse: int) -> Bound:
         """Return the step with pulses of this length; with packed parameters, return the step itself."""
@@ -382,7 +426,7 @@ class Bound:
 
     @functools.cached_property
     def _flush(self) -> Callable[..., Any]:
-        return self.ready("flush") or jax.jit(self.flush)
+        return self.ready("flush") or self.jitted("flush", lambda bound: bound.flush)
 
     def warm_up_flush(self, state: State, tail: Arrays) -> None:
         """Compile and call the flush of a stream, without a check of the length."""
@@ -424,6 +468,15 @@ class Bound:
             if value is not None and not jax.tree_util.all_leaves([value]):
                 raise InputError(f"{label} returns {name!r} as {jax.tree.structure(value)}, not as an array")
         return {name: value for name, value in outputs.items() if value is not None}
+
+
+#: Parameters with fewer bytes are joined.
+_SMALL = 1 << 10
+
+
+def _is_plain_array(leaf: Any) -> bool:
+    """Return True for an array that keeps its type as an argument: no key of JAX, and not weakly typed."""
+    return isinstance(getattr(leaf, "dtype", None), np.dtype) and not getattr(leaf, "weak_type", False)
 
 
 class _Defaults:

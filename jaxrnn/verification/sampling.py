@@ -26,6 +26,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, call
 from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.limits import Limits
+from jaxrnn.steps.live import restored
 from jaxrnn.steps.specs import ArraySpec
 
 #: Default sizes of open dimensions.
@@ -87,14 +88,9 @@ def symbols_of(infos: Sequence[ArraySpec]) -> tuple[str, ...]:
 
 def restore_types(infos: Sequence[ArraySpec], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Restore types such as bfloat16, which NPY files store as raw bytes."""
-    declared = {info.name: info.dtype for info in infos}
-
-    def restore(name: str, array: Any) -> Any:
-        dtype = declared.get(name)
-        raw = isinstance(array, np.ndarray) and array.dtype.type is np.void and array.dtype.names is None
-        return array.view(dtype) if raw and dtype is not None and dtype.itemsize == array.dtype.itemsize else array
-
-    return {name: restore(name, array) for name, array in arrays.items()}
+    dtypes = {info.name: info.dtype for info in infos if info.dtype is not None}
+    known = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray) and name in dtypes}
+    return {**arrays, **{name: restored(array, dtypes[name]) for name, array in known.items()}}
 
 
 def random_inputs(

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy import signal
 
 from jaxrnn._files.stores import Location
-from jaxrnn.audio.waveforms import as_int16
+from jaxrnn.audio.sounds import as_int16
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.table import duration, text

@@ -1,0 +1,108 @@
+"""Live streams between processes: the state of a stream as arrays that move, and outputs without the delay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrnn._files.messages import describe, near
+from jaxrnn.errors import StateError
+from jaxrnn.steps.stepspec import State, StepSpec
+
+Arrays = Mapping[str, Any]
+
+#: The entry of a moving state that identifies the network, ``uint8[16]``.
+NETWORK = "jaxrnn.network"
+#: The prefix of the entries with the frames that wait in a pool, stacked along a first axis.
+WAITING = "jaxrnn.waiting/"
+
+
+def _network(spec: StepSpec) -> np.ndarray:
+    """Return a digest of the names, the types and the timing of a step, which do not depend on pulse or parameters."""
+    arrays = [(each.name, str(each.dtype), each.time_axis) for each in (*spec.inputs, *spec.outputs)]
+    times = [(each.delay, str(each.rate)) for each in spec.outputs]
+    state = [(each.name, each.kind) for each in spec.state]
+    facts = [arrays, times, state, spec.multiple, spec.look_ahead, spec.receptive_field, spec.past]
+    return np.frombuffer(hashlib.sha256(json.dumps(facts).encode()).digest()[:16], np.uint8)
+
+
+def moving_state(spec: StepSpec, entries: Arrays, waiting: Arrays | None = None) -> dict[str, np.ndarray]:
+    """Return copies of the entries of a state, the identity of the network, and the frames that wait."""
+    named = {**entries, NETWORK: _network(spec), **{WAITING + name: array for name, array in (waiting or {}).items()}}
+    return {name: np.array(array) for name, array in named.items()}
+
+
+def moved_state(spec: StepSpec, start: State, state: Any) -> tuple[State, dict[str, np.ndarray]]:
+    """Return the state of a step and the frames that wait, from a moving state.
+
+    ``start`` is the state before the first frame. Without the entry `NETWORK`, as in the result of a step, names,
+    shapes and dtypes alone are checked. A state that does not fit raises StateError.
+    """
+    if not isinstance(state, Mapping):
+        raise StateError(f"the state must be a dict of arrays by name, not {type(state).__name__}")
+    expected = spec.entries(start)
+    arrays = {name: np.asarray(array) for name, array in state.items()}
+    network = arrays.pop(NETWORK, None)
+    waiting = {name.removeprefix(WAITING): arrays.pop(name) for name in [*arrays] if name.startswith(WAITING)}
+    dtypes = {each.name: each.dtype for each in spec.inputs if each.dtype is not None}
+    waiting = {name: restored(array, dtypes[name]) if name in dtypes else array for name, array in waiting.items()}
+    if len({np.atleast_1d(array).shape[0] for array in waiting.values()}) > 1:
+        raise StateError(f"the frames of {', '.join(waiting)} that wait in the state differ in number")
+    listed = ", ".join(expected) or "nothing"
+    for name in arrays:
+        if name not in expected:
+            raise StateError(f"{spec.label} has no state {name!r}{near(name, expected)}; the state is: {listed}")
+    for name, want in expected.items():
+        if name not in arrays:
+            raise StateError(f"{spec.label}: state {name!r} is missing; the state is: {listed}")
+        array = arrays[name] = restored(arrays[name], np.dtype(want.dtype))
+        if describe(array) != describe(want):
+            raise StateError(f"{spec.label}: the state {name!r} must be {describe(want)}, not {describe(array)}")
+    if network is not None and not np.array_equal(network, _network(spec)):
+        raise StateError(
+            f"the state comes from a network other than {spec.label}: the names, the types or the delays of inputs, "
+            "outputs or state differ. Continue the stream with the network that it comes from"
+        )
+    return spec.carry({name: np.array(array) for name, array in arrays.items()}), waiting
+
+
+def restored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Restore a type such as bfloat16, which NPY files store as raw bytes."""
+    raw = array.dtype.type is np.void and array.dtype.names is None
+    return array.view(dtype) if raw and dtype.itemsize == array.dtype.itemsize else array
+
+
+class DropDelay:
+    """A function that drops the frames before frame 0 from the outputs of a live stream.
+
+    Call the object with the outputs of each step, and of the flush, in order. The first results have fewer frames, or
+    none. Each stream needs an object of its own.
+
+    Example::
+
+        streamed = offline.stream(pulse=4)
+        run, drop = jaxrnn.Runner(streamed, offline.params), jaxrnn.steps.DropDelay(streamed.spec)
+        pieces = [drop(run({"input": pulse})) for pulse in microphone]
+        pieces.append(drop(run.flush()))
+
+    Attributes:
+        left: for each output with a time axis, the number of frames that are still to drop.
+    """
+
+    def __init__(self, spec: StepSpec):
+        self._axes = {each.name: each.time_axis for each in spec.outputs if each.time_axis is not None}
+        self.left = {each.name: each.delay or 0 for each in spec.outputs if each.time_axis is not None}
+
+    def __call__(self, outputs: Arrays) -> dict[str, Any]:
+        """Return the outputs without the frames before frame 0."""
+        results = dict(outputs)
+        for name, left in self.left.items():
+            if left and results.get(name) is not None:
+                axis, array = self._axes[name], results[name]
+                results[name] = array[(slice(None),) * axis + (slice(left, None),)]
+                self.left[name] = left - min(left, array.shape[axis])
+        return results
