@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import Network, engine_module, one_line
-from jaxrnn.export.litert.engine import LiteRt, Signature
+from jaxrnn.verification.litert import LiteRt, Signature
 
 
 def encoded(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import export_litert, verify_export
-from jaxrnn.export.litert.engine import LiteRt, Signature, operations, read_metadata, read_signature
+from jaxrnn.verification.litert import LiteRt, Signature, operations, read_metadata, read_signature
 
 INSTALLED = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert", "ai_edge_quantizer")))
 needs_litert = pytest.mark.skipif(not INSTALLED, reason="LiteRT's packages are not installed")

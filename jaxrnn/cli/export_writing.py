@@ -32,7 +32,6 @@ from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_litert, export_onnx, write_example
 from jaxrnn.export.examples import check_example
-from jaxrnn.export.litert.engine import Signature, operations
 from jaxrnn.export.verification import ExportReport, compare_converted, verify_export
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, stored_params, write_graph
@@ -45,6 +44,7 @@ from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.verification import Report
 from jaxrnn.verification import verify as verify_model
 from jaxrnn.verification.comparison import agree
+from jaxrnn.verification.litert import Signature, operations
 from jaxrnn.verification.sampling import integer_ranges
 
 

@@ -19,7 +19,6 @@ from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import local_path
 from jaxrnn.errors import InputError
-from jaxrnn.export.litert.engine import SUFFIX, LiteRt, Signature, precision, read_signature, read_steps
 from jaxrnn.export.sources import is_complex, to_pairs
 from jaxrnn.model import Model
 from jaxrnn.onnx.graph import spec_of
@@ -32,6 +31,7 @@ from jaxrnn.steps.stepper import Stepper, whole_pulse
 from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
+from jaxrnn.verification.litert import SUFFIX, LiteRt, Signature, precision, read_signature, read_steps
 from jaxrnn.verification.peers import Peer, PeerError, candidates
 from jaxrnn.verification.running import (
     Check,

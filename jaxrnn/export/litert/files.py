@@ -32,12 +32,12 @@ from jaxrnn.export.files import (
 )
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import complexes as _complexes  # noqa: F401  (registers its rules)
-from jaxrnn.export.litert.engine import QUANTIZED, STEPS, SUFFIX, LiteRt, package, quiet
 from jaxrnn.export.litert.forms import Forms
 from jaxrnn.export.verification import quantisation_steps
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import LITERT, METADATA, is_rate
+from jaxrnn.verification.litert import QUANTIZED, STEPS, SUFFIX, LiteRt, package, quiet
 from jaxrnn.verification.peers import PeerError
 
 File = str | os.PathLike[str]
