@@ -15,7 +15,7 @@ from jax import lax
 import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
-from jaxrnn.export import export_litert, verify_export
+from jaxrnn.export import FileRunner, export_litert, verify_export
 from jaxrnn.verification.litert import LiteRt, Signature, operations, read_metadata, read_signature
 
 INSTALLED = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert", "ai_edge_quantizer")))
@@ -178,6 +178,32 @@ def test_a_model_equals_its_recordings(name, models, tmp_path):
     assert facts.spec == exported.step.facts.spec
     for entry, array in exported.step.facts.first.items():
         np.testing.assert_array_equal(facts.first[entry], array)
+
+
+@needs_litert
+@pytest.mark.parametrize("ending", ["tflite", "onnx"])
+def test_a_file_is_a_live_stream(ending, models, tmp_path):
+    stepper, params, _model = stepper_of(models / "keyword_net.onnx")
+    path = tmp_path / f"step.{ending}"
+    if ending == "onnx":
+        jaxrnn.export_onnx(stepper, params, path, flush=tmp_path / "flush.onnx")
+    else:
+        export_litert(stepper, params, path)
+    run, known = FileRunner(path), jaxrnn.Runner(stepper, params)
+    (name,) = (each.name for each in run.spec.inputs)
+    rng = np.random.default_rng(0)
+    for _ in range(2):  # the second stream begins anew
+        for _ in range(3):
+            frames = {name: rng.standard_normal(run.spec.inputs[0].sizes).astype(np.float32)}
+            found, expected = run(frames), known(frames)
+            assert found.keys() == expected.keys()
+            for key, value in expected.items():
+                np.testing.assert_allclose(found[key], value, atol=1e-5)
+        found = run.flush()
+        for key, value in known.flush().items():
+            np.testing.assert_allclose(found[key], value, atol=1e-5)
+    with pytest.raises(InputError, match="missing input"):
+        run({})
 
 
 @needs_litert

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxrnn.export import rules as _rules  # noqa: F401  (registers them)
+from jaxrnn.export.engines import FileRunner
 from jaxrnn.export.examples import write_example
 from jaxrnn.export.files import Exported, ExportedGraph, export_onnx
 from jaxrnn.export.litert.files import export_litert
@@ -12,6 +13,7 @@ __all__ = [
     "ExportReport",
     "Exported",
     "ExportedGraph",
+    "FileRunner",
     "export_litert",
     "export_onnx",
     "verify_export",

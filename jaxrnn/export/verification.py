@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,27 +12,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import local_path
 from jaxrnn.errors import InputError
+from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, precision_of, read_pair
 from jaxrnn.export.sources import is_complex, to_pairs
 from jaxrnn.model import Model
-from jaxrnn.onnx.graph import spec_of
-from jaxrnn.onnx.state.find import read_facts
-from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
+from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.steps.compiled import Run, run
 from jaxrnn.steps.recordings import part, recording_specs, time_axis
-from jaxrnn.steps.specs import ArraySpec, taken
-from jaxrnn.steps.stepper import Stepper, whole_pulse
+from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
 from jaxrnn.verification.comparison import Comparison, compare, tolerances
-from jaxrnn.verification.litert import SUFFIX, LiteRt, Signature, precision, read_signature, read_steps
-from jaxrnn.verification.peers import Peer, PeerError, candidates
+from jaxrnn.verification.peers import PeerError, candidates
 from jaxrnn.verification.running import (
     Check,
     Offline,
@@ -47,7 +42,6 @@ from jaxrnn.verification.sampling import (
     inside_domain,
     integer_ranges,
     random_arrays,
-    restore_types,
     symbols_of,
     verifiable_inputs,
 )
@@ -141,10 +135,7 @@ def verify_export(
         MissingPackageError: ``engine="ort"`` without ONNX Runtime.
     """
     offline = Whole(offline, params) if isinstance(offline, Model) else offline
-    step_file = _read_exported(local_path(path), STEP)
-    named = step_file.facts.files.get(FLUSH)
-    beside = Path(flush) if flush is not None else None if named is None else step_file.path.parent / named
-    flush_file = None if beside is None else _read_exported(beside, FLUSH)
+    step_file, flush_file = read_pair(path, flush)
     spec, flushed = step_file.facts.spec, flush_file is not None
     given = given_recordings(spec, _of_batch(stepper.spec, step_file.facts, inputs or {}))
     total = spec.count_frames(given) or _total(spec)
@@ -168,11 +159,9 @@ def verify_export(
         raise InputError(f"no reference to compare with: {wholes[-1].problem}")
     compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
     failures: list[str] = []
-    in_litert = isinstance(step_file.source, Signature)
-    engines: list[Callable[[Any], Peer]] = [LiteRt] if in_litert else [*candidates(engine, optimized=True)]
-    for open_peer in engines:
+    for open_peer in engines_of(step_file, engine):
         try:
-            in_engine = _InEngine(open_peer, step_file, flush_file)
+            in_engine = InEngine(open_peer, step_file, flush_file)
             results = [_outputs_of(run(in_engine, recordings, length, flushed=flushed), spec) for length in lengths]
         except PeerError as error:
             failures.append(str(error))
@@ -253,7 +242,7 @@ class _Tolerance:
 class _Comparing:
     """A comparison of the outputs and the state of files with known ones."""
 
-    def __init__(self, files: Sequence[_ExportedFile]):
+    def __init__(self, files: Sequence[ExportedFile]):
         spec = files[0].facts.spec
         self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
         self._flushed = len(files) > 1
@@ -296,28 +285,6 @@ class _Comparing:
             yield result
 
 
-def quantisation_steps(graph: ir.Graph, facts: StepFile) -> dict[str, float]:
-    """Return the size of a quantisation step for each output of a quantised file.
-
-    Engines may round a value between two integers up or down, because the last bit of a sum depends on the order.
-    """
-    nodes = {value: node for node in graph for value in node.outputs}
-    if not any(node.op_type.startswith(("QLinear", "QuantizeLinear")) for node in nodes.values()):
-        return {}
-    steps: dict[ir.Value, float] = {}
-    for value, node in nodes.items():  # in order
-        scale = node.inputs[1].const_value if node.op_type == "DequantizeLinear" and node.inputs[1] else None
-        known = [steps[each] for each in node.inputs if each in steps]
-        if scale is not None and not (node.inputs[0] and node.inputs[0].is_initializer()):
-            steps[value] = float(np.max(scale.numpy()))
-        elif known:
-            steps[value] = max(known)
-    names = {name: own for own, name in facts.outputs.items()}
-    names |= {str(each.output): f"state {own}" for own, each in facts.state.items()}
-    ends = {names.get(str(end.name)): end for end in graph.outputs}
-    return {name: steps.get(end, 1.0) for name, end in ends.items() if name is not None}
-
-
 def compare_converted(
     model: Model,
     before: Path,
@@ -333,7 +300,7 @@ def compare_converted(
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
     graph = ir.load(after).graph
     types = {value.name: value.dtype.numpy() for value in graph.inputs if value.dtype is not None}
-    tolerance, failures = _Tolerance(*_precision(graph)), []
+    tolerance, failures = _Tolerance(*precision_of(graph)), []
     for open_peer in candidates("auto", optimized=True):
         try:
             peer = open_peer(after)
@@ -357,103 +324,6 @@ def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
 
 
 Arrays = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class _ExportedFile:
-    """A step or flush that jaxrnn exported, for ONNX engines or LiteRT.
-
-    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if each
-    call quantises its inputs. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of the
-    number of existing frames, if the file has this input.
-    """
-
-    path: Path
-    facts: StepFile
-    source: Path | Signature
-    floats: Sequence[np.dtype]
-    is_rough: bool
-    steps: Mapping[str, float]
-    valid: Mapping[str, tuple[int, ...]]
-
-
-def _read_exported(path: Path, kind: str) -> _ExportedFile:
-    """Read a file of this kind, and refuse other files."""
-    if path.suffix == SUFFIX:
-        signature = Signature(path, kind)
-        facts = read_signature(signature)
-        shape = () if facts.batch is None else (facts.batch,)
-        valid = {facts.valid: shape} if facts.valid else {}
-        return _ExportedFile(path, facts, signature, *precision(path), read_steps(signature), valid)
-    proto, graph = onnx.load(path, load_external_data=False), ir.load(path).graph
-    facts = read_facts(proto, graph)
-    if facts is None or facts.kind != kind:
-        raise InputError(f"{path} is not a {kind} written by jaxrnn.export_onnx")
-    valid = {each.name: each.sizes for each in map(spec_of, graph.inputs) if each.name == facts.valid}
-    return _ExportedFile(path, facts, path, *_precision(graph), quantisation_steps(graph, facts), valid)
-
-
-def _precision(graph: ir.Graph) -> tuple[list[np.dtype], bool]:
-    """Return the float types that a graph computes in, and whether each call quantises its inputs."""
-    nodes = [*graph.all_nodes()]
-    types = {value.dtype for node in nodes for value in node.outputs}
-    floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
-    return floats, any(node.op_type.startswith("DynamicQuantize") for node in nodes)
-
-
-def _first(step: _ExportedFile) -> dict[str, np.ndarray]:
-    """Return the state before the first frame, preferably from the file beside the step."""
-    facts = step.facts
-    beside = facts.files.get("first_state")
-    if beside is None or not step.path.with_name(beside).is_file():
-        return dict(facts.first)
-    arrays = read_arrays(step.path.with_name(beside))
-    by_entry = {own: arrays[names.input] for own, names in facts.state.items()}
-    return restore_types(facts.spec.state, by_entry)
-
-
-class _Opened:
-    """A file in an engine, with arrays under the names of the stepper."""
-
-    def __init__(self, open_peer: Callable[[Any], Peer], file: _ExportedFile):
-        self.facts, self.peer, self._valid = file.facts, open_peer(file.source), file.valid
-
-    def run(self, state: Arrays, inputs: Arrays, valid: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the outputs under the names of the stepper, and all results under the names of the file."""
-        feeds = {names.input: np.asarray(state[own]) for own, names in self.facts.state.items()}
-        feeds |= {name: np.asarray(inputs[own]) for own, name in self.facts.inputs.items()}
-        results = self.peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
-        return {own: results[name] for own, name in self.facts.outputs.items()}, results
-
-
-class _InEngine:
-    """The files of a step and of the flush in an engine, as `jaxrnn.steps.compiled.Steps`."""
-
-    def __init__(self, open_peer: Callable[[Any], Peer], step: _ExportedFile, flush: _ExportedFile | None):
-        self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
-        self._flush = None if flush is None else _Opened(open_peer, flush)
-        self.engine = self._step.peer.name
-
-    def begin(self) -> dict[str, np.ndarray]:
-        return self._first
-
-    def entries(self, state: Arrays) -> Arrays:
-        return self.spec.entries(state)
-
-    def __call__(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        outputs, results = self._step.run(state, inputs, 0)
-        return outputs, {own: results[str(names.output)] for own, names in self._step.facts.state.items()}
-
-    def rest(self, state: Arrays, tail: Arrays | None, valid: int | None) -> dict[str, np.ndarray]:
-        assert self._flush is not None
-        facts = self._flush.facts
-        # NaN in the padding reveals any use of frames that do not exist.
-        padded, existing = whole_pulse(facts.spec, tail, valid, convert=taken, fill=np.nan)
-        outputs, results = self._flush.run(state, padded or {}, existing)
-        axes = {each.name: each.time_axis for each in facts.spec.outputs}
-        for own, name in facts.counts.items():
-            outputs[own] = outputs[own][(slice(None),) * (axes[own] or 0) + (slice(int(results[name].max())),)]
-        return outputs
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.export.engines import quantisation_steps
 from jaxrnn.export.files import (
     OPSET,
     Exported,
@@ -33,7 +34,6 @@ from jaxrnn.export.files import (
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import complexes as _complexes  # noqa: F401  (registers its rules)
 from jaxrnn.export.litert.forms import Forms
-from jaxrnn.export.verification import quantisation_steps
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import LITERT, METADATA, is_rate

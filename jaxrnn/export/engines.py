@@ -1,0 +1,213 @@
+"""Exported files in their engines: what the files say, steps over recordings, and live streams."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.stores import local_path
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.onnx.graph import spec_of
+from jaxrnn.onnx.state.find import read_facts
+from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
+from jaxrnn.runtime.runner import Live
+from jaxrnn.steps.specs import bind, taken
+from jaxrnn.steps.stepper import whole_pulse
+from jaxrnn.verification.litert import SUFFIX, LiteRt, Signature, precision, read_signature, read_steps
+from jaxrnn.verification.peers import Peer, candidates
+from jaxrnn.verification.sampling import restore_types
+
+Arrays = Mapping[str, np.ndarray]
+File = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """A step or flush that jaxrnn exported, for ONNX engines or LiteRT.
+
+    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if each
+    call quantises its inputs. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of the
+    number of existing frames, if the file has this input.
+    """
+
+    path: Path
+    facts: StepFile
+    source: Path | Signature
+    floats: Sequence[np.dtype]
+    is_rough: bool
+    steps: Mapping[str, float]
+    valid: Mapping[str, tuple[int, ...]]
+
+
+def read_exported(path: Path, kind: str) -> ExportedFile:
+    """Read a file of this kind, and refuse other files."""
+    if path.suffix == SUFFIX:
+        signature = Signature(path, kind)
+        facts = read_signature(signature)
+        shape = () if facts.batch is None else (facts.batch,)
+        valid = {facts.valid: shape} if facts.valid else {}
+        return ExportedFile(path, facts, signature, *precision(path), read_steps(signature), valid)
+    proto, graph = onnx.load(path, load_external_data=False), ir.load(path).graph
+    facts = read_facts(proto, graph)
+    if facts is None or facts.kind != kind:
+        raise InputError(f"{path} is not a {kind} written by jaxrnn.export_onnx")
+    valid = {each.name: each.sizes for each in map(spec_of, graph.inputs) if each.name == facts.valid}
+    return ExportedFile(path, facts, path, *precision_of(graph), quantisation_steps(graph, facts), valid)
+
+
+def read_pair(path: File, flush: File | None = None) -> tuple[ExportedFile, ExportedFile | None]:
+    """Read a step and its flush: the given file, or the file that the step names, in the same folder."""
+    step = read_exported(local_path(path), STEP)
+    named = step.facts.files.get(FLUSH)
+    beside = Path(flush) if flush is not None else None if named is None else step.path.parent / named
+    return step, None if beside is None else read_exported(beside, FLUSH)
+
+
+def engines_of(file: ExportedFile, engine: str) -> list[Callable[[Any], Peer]]:
+    """Return the engines to try in order."""
+    return [LiteRt] if isinstance(file.source, Signature) else [*candidates(engine, optimized=True)]
+
+
+def precision_of(graph: ir.Graph) -> tuple[list[np.dtype], bool]:
+    """Return the float types that a graph computes in, and whether each call quantises its inputs."""
+    nodes = [*graph.all_nodes()]
+    types = {value.dtype for node in nodes for value in node.outputs}
+    floats = [each.numpy() for each in types if each is not None and each.is_floating_point()]
+    return floats, any(node.op_type.startswith("DynamicQuantize") for node in nodes)
+
+
+def _first(step: ExportedFile) -> dict[str, np.ndarray]:
+    """Return the state before the first frame, preferably from the file beside the step."""
+    facts = step.facts
+    beside = facts.files.get("first_state")
+    if beside is None or not step.path.with_name(beside).is_file():
+        return dict(facts.first)
+    arrays = read_arrays(step.path.with_name(beside))
+    by_entry = {own: arrays[names.input] for own, names in facts.state.items()}
+    return restore_types(facts.spec.state, by_entry)
+
+
+class _Opened:
+    """A file in an engine, with arrays under the names of the stepper."""
+
+    def __init__(self, open_peer: Callable[[Any], Peer], file: ExportedFile):
+        self.facts, self.peer, self._valid = file.facts, open_peer(file.source), file.valid
+
+    def run(self, state: Arrays, inputs: Arrays, valid: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the outputs under the names of the stepper, and all results under the names of the file."""
+        feeds = {names.input: np.asarray(state[own]) for own, names in self.facts.state.items()}
+        feeds |= {name: np.asarray(inputs[own]) for own, name in self.facts.inputs.items()}
+        results = self.peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
+        return {own: results[name] for own, name in self.facts.outputs.items()}, results
+
+
+class InEngine:
+    """The files of a step and of the flush in an engine, as `jaxrnn.steps.compiled.Steps`."""
+
+    def __init__(self, open_peer: Callable[[Any], Peer], step: ExportedFile, flush: ExportedFile | None):
+        self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
+        self._flush = None if flush is None else _Opened(open_peer, flush)
+        self.engine, self.flushes = self._step.peer.name, flush is not None
+
+    def begin(self) -> dict[str, np.ndarray]:
+        """Return the state before the first frame."""
+        return self._first
+
+    def entries(self, state: Arrays) -> Arrays:
+        """Return the entries of a state by name."""
+        return self.spec.entries(state)
+
+    def __call__(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Run a step; return the outputs and the new state."""
+        outputs, results = self._step.run(state, inputs, 0)
+        return outputs, {own: results[str(names.output)] for own, names in self._step.facts.state.items()}
+
+    def rest(self, state: Arrays, tail: Arrays | None, valid: int | None) -> dict[str, np.ndarray]:
+        """Return the outputs of the flush, up to the frames that exist."""
+        assert self._flush is not None
+        facts = self._flush.facts
+        # NaN in the padding reveals any use of frames that do not exist.
+        padded, existing = whole_pulse(facts.spec, tail, valid, convert=taken, fill=np.nan)
+        outputs, results = self._flush.run(state, padded or {}, existing)
+        axes = {each.name: each.time_axis for each in facts.spec.outputs}
+        for own, name in facts.counts.items():
+            outputs[own] = outputs[own][(slice(None),) * (axes[own] or 0) + (slice(int(results[name].max())),)]
+        return outputs
+
+
+def quantisation_steps(graph: ir.Graph, facts: StepFile) -> dict[str, float]:
+    """Return the size of a quantisation step for each output of a quantised file.
+
+    Engines may round a value between two integers up or down, because the last bit of a sum depends on the order.
+    """
+    nodes = {value: node for node in graph for value in node.outputs}
+    if not any(node.op_type.startswith(("QLinear", "QuantizeLinear")) for node in nodes.values()):
+        return {}
+    steps: dict[ir.Value, float] = {}
+    for value, node in nodes.items():  # in order
+        scale = node.inputs[1].const_value if node.op_type == "DequantizeLinear" and node.inputs[1] else None
+        known = [steps[each] for each in node.inputs if each in steps]
+        if scale is not None and not (node.inputs[0] and node.inputs[0].is_initializer()):
+            steps[value] = float(np.max(scale.numpy()))
+        elif known:
+            steps[value] = max(known)
+    names = {name: own for own, name in facts.outputs.items()}
+    names |= {str(each.output): f"state {own}" for own, each in facts.state.items()}
+    ends = {names.get(str(end.name)): end for end in graph.outputs}
+    return {name: steps.get(end, 1.0) for name, end in ends.items() if name is not None}
+
+
+class FileRunner:
+    """A live stream of exported files in ONNX Runtime or LiteRT, with the calls of `jaxrnn.Runner`.
+
+    A runner owns the state and is not a pure function. Threads can share a runner: calls run in sequence.
+
+    Example::
+
+        run = jaxrnn.export.FileRunner("streaming.tflite")
+        for pulse in microphone:
+            outputs = run({"input": pulse})
+        rest = run.flush()
+
+    Args:
+        path: the file of the step, ``.onnx`` or ``.tflite``.
+        flush: the ONNX file of the flush; by default the file that the step names, in the same folder.
+
+    Attributes:
+        spec: the facts about the stream, with the arrays of the file.
+        engine: the name and version of the engine.
+
+    Raises:
+        InputError: jaxrnn did not export the file.
+        PeerError: no engine runs the file.
+        MissingPackageError: the engine is not installed.
+    """
+
+    def __init__(self, path: File, *, flush: File | None = None):
+        step, rest = read_pair(path, flush)
+        self._files = InEngine(engines_of(step, "ort")[0], step, rest)
+        self.spec, self.engine = self._files.spec, self._files.engine
+        self._live = Live(self._files.begin())
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Run one step, on arrays by the names of the stepper; return the outputs."""
+        arrays = bind(self.spec.inputs, inputs, convert=taken)
+        return self._live.change(self._files, {name: np.asarray(array) for name, array in arrays.items()})
+
+    def flush(self, tail: Mapping[str, Any] | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
+        """Return the rest of the recording, as `jaxrnn.Runner.flush`, and begin a new stream."""
+        if not self._files.flushes:
+            raise StateError(f"{self.spec.label} was exported without its flush: export again with flush")
+        return self._live.change(lambda state: (self._files.rest(state, tail, valid), self._files.begin()))
+
+    def reset(self) -> None:
+        """Begin a new stream."""
+        self._live.change(lambda state: (None, self._files.begin()))
