@@ -242,7 +242,7 @@ SAMPLING, ARBITER = (f"verification/{name}.py" for name in ("sampling", "arbiter
 EXPORTED = "export/verification.py"
 VERIFICATION = _mutants(
     "test_verify.py",
-    ("zeros after the end", EXPORTED, "fill=np.nan)", "fill=0)"),
+    ("zeros after the end", "export/engines.py", "fill=np.nan)", "fill=0)"),
     (
         "no recording is compared",
         EXPORTED,
