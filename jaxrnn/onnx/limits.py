@@ -172,6 +172,9 @@ def check_ahead(operator: Operator, inputs: Sequence[Value], attributes: Mapping
     has_values = bool(operator.attributes) or any(slot.static for slot in operator.slots)
     if bound <= allowed and (operator.traits.is_bounded or not has_values):
         return
+    most = operator.traits.most  # computed, where a trace would take a thread and milliseconds
+    if most is not None and not any(map(is_symbolic, leaves)) and most(*inputs) * _WIDEST <= allowed:
+        return
     fixed = [_is_fixed(operator, index, value) for index, value in enumerate(inputs)]
     # A value computed only from numbers, such as a shape, is a JAX array unless small.
     constant = folded and not all(fixed)

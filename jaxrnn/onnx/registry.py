@@ -96,6 +96,7 @@ class Traits:
         elementwise: whether each element of the result depends on a single element of each input, after broadcasting.
         bounded: whether a result has at most as many elements as the product of the sizes of all inputs, for all values
             of inputs and attributes. `moves` and `elementwise` often imply this fact.
+        most: returns a bound of the number of elements of the result, from inputs whose values are known.
         of_shape: whether the result depends on the shapes of the inputs, and not on their values.
         random: whether equal inputs may give different results.
         linear: "all" if the result is linear in all inputs together, "each" if linear in each input.
@@ -114,6 +115,7 @@ class Traits:
     moves: Movement | None = None
     elementwise: bool = False
     bounded: bool = False
+    most: Callable[..., float] | None = None
     of_shape: bool = False
     random: bool = False
     linear: str = ""

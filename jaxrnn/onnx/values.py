@@ -11,6 +11,7 @@ Evaluation runs inside `exact_types`, so that int64 and float64 keep their width
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,11 @@ def size_between(first: Any, last: Any) -> Any:
 def dimensions(value: np.ndarray) -> tuple[Any, ...]:
     """Return a one-dimensional static integer array as Python ints and symbolic dimensions, as a shape."""
     return tuple(item if not isinstance(item, (int, np.integer)) else int(item) for item in np.ravel(value).tolist())
+
+
+def elements_of(shape: np.ndarray) -> float:
+    """Return the number of elements of a known shape."""
+    return math.prod(dimensions(shape))
 
 
 def describe(value: Value) -> str:

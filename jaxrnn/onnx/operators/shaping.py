@@ -28,6 +28,7 @@ from jaxrnn.onnx.values import (
     check_choice,
     dimensions,
     dtype_of,
+    elements_of,
     holds_text,
     is_static,
     is_symbolic,
@@ -419,7 +420,7 @@ def _integers(operands: Sequence[Any]) -> tuple[int, ...] | None:
 
 OPERATORS: dict[str, Versions] = {
     "Concat": since(concat, 4, 11, 13, moves=Movement.JOINS, equal_sizes=_equal_in_concat),
-    "Expand": since(expand, 8, 13, moves=Movement.REPEATS),
+    "Expand": since(expand, 8, 13, moves=Movement.REPEATS, most=lambda x, shape: x.size * elements_of(shape)),
     "Pad": since(pad_2, 2) | since(pad, 11, 13, 18, 19, 21, 23, 24, 25),
     "ReverseSequence": since(reverse_sequence, 10, 28, moves=Movement.REARRANGES),
     "Slice": since(earlier(as_attributes(slice_, "starts", "ends", "axes"), "steps"), 1)

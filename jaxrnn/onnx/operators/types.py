@@ -20,6 +20,7 @@ from jaxrnn.onnx.values import (
     check_choice,
     dimensions,
     dtype_of,
+    elements_of,
     is_symbolic,
     is_text,
     settle,
@@ -280,6 +281,14 @@ def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int 
     return (first + np.arange(count) * step).astype(dtype)
 
 
+def _count(start: Static, limit: Static, delta: Static) -> float:
+    """Return the number of elements of a range, or infinity if its inputs are no numbers."""
+    if any(np.size(each) != 1 for each in (start, limit, delta)) or not np.any(delta):
+        return math.inf
+    first, last, step = (each.reshape(()).item() for each in (start, limit, delta))
+    return abs((last - first) / step) + 1
+
+
 def eye_like(x: Value, *, dtype: int | None = None, k: int = 0) -> Value:
     """EyeLike: ones on a diagonal, in the input's shape."""
     return jnp.eye(*x.shape, k=k, dtype=dtype_of(x) if dtype is None else numpy_dtype(dtype))
@@ -291,9 +300,9 @@ OPERATORS: dict[str, Versions] = {
     "CastLike": since(cast_like, 15, 19, 21, 23, 24, 25, moves=Movement.CASTS),
     "Identity": since(identity, 1, 13, 14, 16, 19, 21, 23, 24, 25, moves=Movement.REARRANGES),
     "Constant": bounded(constant, 1, 9, 11, 12, 13, 19, 21, 23, 24, 25),
-    "ConstantOfShape": since(constant_of_shape, 9, 20, 21, 23, 24, 25),
+    "ConstantOfShape": since(constant_of_shape, 9, 20, 21, 23, 24, 25, most=elements_of),
     "EyeLike": since(eye_like, 9, 22, of_shape=True),
-    "Range": since(value_range, 11, 27, of_places=True),
+    "Range": since(value_range, 11, 27, of_places=True, most=_count),
     "Shape": bounded(shape_of, 1, 13, 15, 19, 21, 23, 24, 25, of_shape=True),
     "Size": bounded(size_of, 1, 13, 19, 21, 23, 24, 25, of_shape=True),
 }
