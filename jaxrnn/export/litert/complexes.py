@@ -17,8 +17,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.litert.forms import COMPLEX, RULES, Forms
+from jaxrnn.export.litert.forms import COMPLEX, Forms
 from jaxrnn.export.lowering import Complex
+from jaxrnn.export.rules.control import call
 from jaxrnn.jaxprs.equations import bind, type_of
 
 
@@ -128,15 +129,13 @@ def _product(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Complex:
     return _computed(product)(forms, equation, x, y)
 
 
-@COMPLEX.add(kind="call")
-@COMPLEX.add(kind="checkpoint")
-@COMPLEX.add(kind="custom rule")
-@COMPLEX.add("scan", "cond", "onnx_operator", "platform_index")
+for kind in ("call", "checkpoint", "custom rule"):
+    COMPLEX.add(kind=kind)(call)
+
+
+@COMPLEX.add("scan", "cond")
 def _inside(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-    """Evaluate the equations inside of an equation."""
-    if equation.primitive.name in ("scan", "cond"):
-        return forms.refuse("LiteRT has no complex numbers in loops and branches: use real and imaginary parts")
-    return RULES.of(equation)(forms, equation, *operands)
+    return forms.refuse("LiteRT has no complex numbers in loops and branches: use real and imaginary parts")
 
 
 @COMPLEX.add("fft")

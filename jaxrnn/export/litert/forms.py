@@ -25,7 +25,7 @@ from jaxrnn.export.rules.layers import steps_of
 from jaxrnn.export.rules.systems import cholesky, permuted, substituted, triangles
 from jaxrnn.jaxprs.equations import bind, evaluate, free_axes, is_key, needed, shape_of, type_of, walk
 from jaxrnn.jaxprs.own import computed, platforms_of
-from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import Path, describe_equation
 
 #: Loops are unrolled up to this number of trips, and up to this number of equations.
@@ -263,11 +263,14 @@ def _in_floats(
     return total
 
 
+RULES.add("convert_element_type")(_unchanged)
+
+
 @RULES.add(kind="elementwise")
 def _elementwise(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
     """Arithmetic of integers of 8 and 16 bits, and unsigned integers: in wide integers."""
     narrow = {np.dtype(type_of(each)).name for each in equation.invars} & _WIDE.keys()
-    if not narrow or equation.primitive.name in ("convert_element_type", "bitcast_convert_type"):
+    if not narrow:
         return _unchanged(forms, equation, *operands)
     wide = [x.astype(_WIDE.get(x.dtype.name, x.dtype)) for x in operands]
     return bind(equation, list(map(jnp.asarray, wide)))[0].astype(type_of(equation.outvars[0]))
@@ -415,11 +418,12 @@ def _starts(starts: Sequence[Any], room: np.ndarray) -> list[Any]:
 
 
 @RULES.add(kind="scatter")
-def _scattered(forms: Forms, equation: JaxprEqn, x: Any, places: Any, updates: Any) -> Any:
-    if equation.primitive.name != "scatter" or equation.params["mode"] == lax.GatherScatterMode.CLIP:
-        name = entry_of(equation).operator or equation.primitive.name
-        return forms.refuse(f"LiteRT has no {name}: write `jnp.where`, or a product with `jax.nn.one_hot`")
-    return _unchanged(forms, equation, x, places, updates)[0]
+def _combined(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
+    name = equation.primitive.name
+    return forms.refuse(f"LiteRT has no {name}: write `jnp.where`, or a product with `jax.nn.one_hot`")
+
+
+RULES.add("scatter")(_unchanged)
 
 
 @COMPLEX.add(kind="random")
