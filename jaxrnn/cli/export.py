@@ -25,6 +25,15 @@ from jaxrnn.cli.stream_options import TimedPulses
 _TYPES = click.Choice(["bfloat16", "float16"])
 
 
+def _streams(text: str) -> int | str:
+    """Return a number of streams, or the name of an open number."""
+    if text.isidentifier() or (text.isdecimal() and int(text) > 0):
+        return int(text) if text.isdecimal() else text
+    raise click.BadParameter(
+        f"{text!r} is not a number of streams, such as 8, or a name for an open number, such as N."
+    )
+
+
 @command
 def export(
     *,
@@ -39,7 +48,7 @@ def export(
         Taken(
             "jaxrnn.export:export_onnx",
             opset=Option(metavar="N", type=click.IntRange(1)),
-            batch=Option(metavar="N", type=click.IntRange(1)),
+            batch=Option(metavar="N|NAME", type=click.STRING, parse=_streams),
             dtype=Option(type=_TYPES),
             io_dtype=Option(type=_TYPES),
             quantize=Option(type=click.Choice(["dynamic"])),

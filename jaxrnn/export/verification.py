@@ -59,6 +59,8 @@ LONGEST = 1024
 FEW = 0.01
 #: The largest error of dynamic quantisation, as a share of the output (both as root mean squares).
 ROUGH = 0.25
+#: The numbers of streams with which a file for any number is run.
+STREAMS = (1, 3)
 #: The name of the first reference; the second is `jaxrnn.verification.running.WHOLE`.
 STEPS = "the steps in jaxrnn"
 
@@ -142,6 +144,29 @@ def verify_export(
     named = step_file.facts.files.get(FLUSH)
     beside = Path(flush) if flush is not None else None if named is None else step_file.path.parent / named
     flush_file = None if beside is None else _read_exported(beside, FLUSH)
+    given = {"inputs": inputs, "offline": offline, "limits": limits, "seed": seed, "engine": engine}
+    # A file for any number of streams runs with two numbers.
+    counts = STREAMS if isinstance(step_file.facts.batch, str) else STREAMS[:1]
+    reports = [
+        _verified(stepper, params, step_file.of_streams(count), flush_file and flush_file.of_streams(count), **given)
+        for count in counts
+    ]
+    return dataclasses.replace(reports[0], checks=tuple(check for report in reports for check in report.checks))
+
+
+def _verified(
+    stepper: Stepper,
+    params: Any,
+    step_file: _ExportedFile,
+    flush_file: _ExportedFile | None,
+    *,
+    inputs: Mapping[str, Any] | None,
+    offline: Offline | None,
+    limits: Mapping[str, int | range] | None,
+    seed: int,
+    engine: str,
+) -> ExportReport:
+    """Compare files for a known number of streams."""
     spec, flushed = step_file.facts.spec, flush_file is not None
     given = given_recordings(spec, _of_batch(stepper.spec, step_file.facts, inputs or {}))
     total = spec.count_frames(given) or _total(spec)
@@ -188,7 +213,7 @@ def verify_export(
 
 def _of_batch(stepper: StepSpec, facts: StepFile, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Repeat recordings in the layout of a stepper for each stream of a file with a batch."""
-    if facts.batch is None or not _lead(stepper, facts):
+    if not isinstance(facts.batch, int) or not _lead(stepper, facts):
         return dict(inputs)
     axis = 0 if facts.spec.streams else 1
     ranks = {each.name: len(each.shape or ()) + axis - is_complex(each) for each in facts.spec.inputs}
@@ -364,6 +389,10 @@ class _ExportedFile:
     graph: ir.Graph
     facts: StepFile
 
+    def of_streams(self, count: int) -> _ExportedFile:
+        """Return the file for a number of streams, if the number is open."""
+        return dataclasses.replace(self, facts=self.facts.of_streams(count))
+
 
 def _read_exported(path: Path, kind: str) -> _ExportedFile:
     """Read a file of this kind, and refuse other files."""
@@ -381,7 +410,8 @@ def _first(step: _ExportedFile) -> dict[str, np.ndarray]:
     if beside is None or not step.path.with_name(beside).is_file():
         return dict(facts.first)
     arrays = read_arrays(step.path.with_name(beside))
-    by_entry = {own: arrays[names.input] for own, names in facts.state.items()}
+    sizes = {each.name: each.sizes for each in facts.spec.state}
+    by_entry = {own: np.broadcast_to(arrays[names.input], sizes[own]) for own, names in facts.state.items()}
     return restore_types(facts.spec.state, by_entry)
 
 
@@ -391,7 +421,8 @@ class _Opened:
     def __init__(self, open_peer: OpenPeer, file: _ExportedFile):
         self.facts, self.peer = file.facts, open_peer(file.path)
         inputs = map(spec_of, file.graph.inputs)
-        self._valid = {each.name: each.sizes for each in inputs if each.name == self.facts.valid}
+        symbols = {size: self.facts.batch for value in file.graph.inputs for size in spec_of(value).symbols}
+        self._valid = {each.name: each.sized(symbols).sizes for each in inputs if each.name == self.facts.valid}
 
     def run(self, state: Arrays, inputs: Arrays, valid: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the outputs under the names of the stepper, and all results under the names of the file."""
@@ -461,7 +492,7 @@ class _JaxReference:
     def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
         self._offline = offline
         lead = _lead(stepper.spec, facts)
-        self._batch = facts.batch if lead else None
+        self._batch = facts.batch if lead and isinstance(facts.batch, int) else None
         self._step = compiled(stepper, params, {}, _sizes(stepper.spec, facts, lead))
         self._spec, self._flushed = _in_time(self._step.spec, facts.spec, lead), flushed
         #: The batch axis of a recording, after the axis of stacked frames.

@@ -381,7 +381,7 @@ class Probe:
 
         Return False if no equation helps a failing operator, or if the graph cannot be followed with other numbers.
         """
-        sizes, self._solved = self._unsolved(), None
+        sizes, self._solved, of_class = self._unsolved(), None, dict[str, int]()
         self.equations = sizes
         for _ in range(len(sizes.value) + len(self._program.block.nodes) + 1):
             of_class = sizes.distinct(size, spread)
