@@ -36,7 +36,7 @@ class ExportedStream:
     Frames that do not exist are NaN, or the least number of their type: whoever reads them is seen.
     """
 
-    def __init__(self, step, flush=None):
+    def __init__(self, step, flush=None, streams=1):
         for path in (step, flush):
             if path is not None:
                 check_well_formed(onnx.load(path))
@@ -44,6 +44,12 @@ class ExportedStream:
         self.flush, self.flush_facts = (None, None) if flush is None else (session(flush), facts_of(flush))
         start = step.with_name(self.facts["files"]["first_state"]) if self.facts["state"] else None
         self.first = {} if start is None else dict(np.load(start))
+        if isinstance(self.facts["batch"], str):  # a first axis of any number of streams
+            self.first = {name: np.repeat(array, streams, 0) for name, array in self.first.items()}
+            for facts in filter(None, (self.facts, self.flush_facts)):
+                facts["batch"] = streams
+                for each in facts["inputs"]:
+                    each["shape"][0] = streams
 
     def run(self, inputs):
         """The outputs of a recording, by the stepper's names; inputs by the stepper's names."""

@@ -607,3 +607,37 @@ def test_large_steps_take_bounded_work():
     found = check_work(4_000_000, lambda: pairs(model))
     assert found == {name: f"{name}_out" for name in found}
     assert len(found) == 36
+
+
+def test_two_phases_of_a_merged_decoder():
+    """One file with a flag for the cache, as Optimum writes it: two models with one set of parameters."""
+    proto = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]>
+        m (float[B, T, 2] x, float[B, P, 2] past_key, bool[1] use_cache_branch)
+            => (float[B, T, 2] logits, float[B, S, 2] present_key)
+        <float[2, 2] w = {1, 0.5, -0.5, 1}> {
+            k = MatMul (x, w)
+            present_key = If (use_cache_branch) <
+                then_branch = a () => (float[B, S, 2] joined) { joined = Concat <axis = 1> (past_key, k) },
+                else_branch = b () => (float[B, S, 2] alone) { alone = Identity (k) }>
+            kt = Transpose <perm = [0, 2, 1]> (present_key)
+            scores = MatMul (x, kt)
+            p = Softmax <axis = -1> (scores)
+            logits = MatMul (p, present_key)
+        }""")
+    decoder = jaxrnn.load(proto)
+    first, later = (decoder.with_static({"use_cache_branch": [flag]}) for flag in (False, True))
+    assert pairs(first) == pairs(later) == {"past_key": "present_key"}
+    assert first.params is later.params is decoder.params
+    assert [each.name for each in later.inputs] == ["x", "past_key"]
+    rng, file, state = np.random.default_rng(0), session(proto), first.init(dims={"B": 1, "P": 0})
+    past = np.zeros((1, 0, 2), np.float32)
+    for model, frames in ((first, 3), (later, 1), (later, 1)):
+        x = rng.standard_normal((1, frames, 2)).astype(np.float32)
+        outputs, state = jax.jit(model.step)(decoder.params, state, {"x": x})
+        flag = np.array([model is later])
+        logits, past = file.run(None, {"x": x, "past_key": past, "use_cache_branch": flag})
+        np.testing.assert_allclose(outputs["logits"], logits, atol=1e-6)
+        np.testing.assert_allclose(state["past_key"], past, atol=1e-6)
+    check_refused(jaxrnn.InputError, "'cache'", decoder.with_static, {"cache": [True]})
+    assert pairs(pickle.loads(pickle.dumps(later))) == {"past_key": "present_key"}

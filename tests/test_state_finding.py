@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 from small_models import graph_of
@@ -21,6 +22,8 @@ from state_graphs import (
     pairs,
     step_of_two_lstms,
 )
+
+import jaxrnn
 
 
 def test_two_lstms_with_swapped_outputs():
@@ -272,3 +275,30 @@ def test_parts_without_elements():
     ]
     model = model_of(nodes, {"x": ONE, "h": ONE}, {"Y": [1, 1, 1, N], "h_next": ONE}, constants)
     assert pairs(model) == {"h": "h_next"}
+
+
+@pytest.mark.parametrize(("mask", "batch"), [("float[1, 1, 3] mask = {1, 1, 1}", "N"), ("float[1, 6, 3] mask", 1)])
+def test_a_value_without_elements_at_any_size(mask, batch):
+    """A pad of no frames, as the zipformer of icefall joins to a chunk; an exporter may have fixed the batch to 1."""
+    ones = "" if "=" in mask else f" = {{{', '.join('1' * 18)}}}"
+    axis = 1 if ones else 0
+    model = jaxrnn.load(
+        onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 17]>
+        m (float[N, 4, 3] x, float[N, 2, 3] cached_key) => (float[M] y, float[N, 2, 3] new_cached_key)
+        <{mask}{ones}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] three = {{3}},
+         int64[1] four = {{4}}, int64[1] six = {{6}}> {{
+            shape = Shape (x)
+            n = Slice (shape, zero, one)
+            sizes = Concat <axis = 0> (n, zero, three)
+            last = Slice (x, three, four, one)
+            pad = Expand (last, sizes)
+            joined = Concat <axis = 1> (cached_key, x, pad)
+            new_cached_key = Slice (joined, four, six, one)
+            {"masked = Concat <axis = 2> (joined, mask)" if axis else "masked = Mul (joined, mask)"}
+            y = ReduceMax <keepdims = 0, axes = [1, 2]> (masked)
+        }}""")
+    )
+    (variable,) = model.state
+    assert (variable.output, variable.shape) == ("new_cached_key", (batch, 2, 3))
+    assert "buffer" in variable.reason

@@ -28,6 +28,15 @@ _OF_ONNX = ("opset", "io_dtype", "join_state")
 _TYPES = click.Choice(["bfloat16", "float16"])
 
 
+def _streams(text: str) -> int | str:
+    """Return a number of streams, or the name of an open number."""
+    if text.isidentifier() or (text.isdecimal() and int(text) > 0):
+        return int(text) if text.isdecimal() else text
+    raise click.BadParameter(
+        f"{text!r} is not a number of streams, such as 8, or a name for an open number, such as N."
+    )
+
+
 @command
 def export(
     *,
@@ -42,7 +51,7 @@ def export(
         Taken(
             "jaxrnn.export:export_onnx",
             opset=Option(metavar="N", type=click.IntRange(1)),
-            batch=Option(metavar="N", type=click.IntRange(1)),
+            batch=Option(metavar="N|NAME", type=click.STRING, parse=_streams),
             dtype=Option(type=_TYPES),
             io_dtype=Option(type=_TYPES),
             quantize=Option(type=click.Choice(["dynamic"])),

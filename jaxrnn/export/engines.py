@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,11 @@ class ExportedFile:
     floats: Sequence[np.dtype]
     is_rough: bool
     steps: Mapping[str, float]
-    valid: Mapping[str, tuple[int, ...]]
+    valid: Mapping[str, tuple[Any, ...]]
+
+    def of_streams(self, count: int) -> ExportedFile:
+        """Return the file for a number of streams, if the number is open."""
+        return dataclasses.replace(self, facts=self.facts.of_streams(count))
 
 
 def read_exported(path: Path, kind: str) -> ExportedFile:
@@ -59,7 +64,7 @@ def read_exported(path: Path, kind: str) -> ExportedFile:
     facts = read_facts(proto, graph)
     if facts is None or facts.kind != kind:
         raise InputError(f"{path} is not a {kind} written by jaxrnn.export_onnx")
-    valid = {each.name: each.sizes for each in map(spec_of, graph.inputs) if each.name == facts.valid}
+    valid = {each.name: each.shape or () for each in map(spec_of, graph.inputs) if each.name == facts.valid}
     return ExportedFile(path, facts, path, *precision_of(graph), quantisation_steps(graph, facts), valid)
 
 
@@ -91,7 +96,8 @@ def _first(step: ExportedFile) -> dict[str, np.ndarray]:
     if beside is None or not step.path.with_name(beside).is_file():
         return dict(facts.first)
     arrays = read_arrays(step.path.with_name(beside))
-    by_entry = {own: arrays[names.input] for own, names in facts.state.items()}
+    sizes = {each.name: each.sizes for each in facts.spec.state}
+    by_entry = {own: np.broadcast_to(arrays[names.input], sizes[own]) for own, names in facts.state.items()}
     return restore_types(facts.spec.state, by_entry)
 
 
@@ -99,7 +105,11 @@ class _Opened:
     """A file in an engine, with arrays under the names of the stepper."""
 
     def __init__(self, open_peer: Callable[[Any], Peer], file: ExportedFile):
-        self.facts, self.peer, self._valid = file.facts, open_peer(file.source), file.valid
+        self.facts, self.peer = file.facts, open_peer(file.source)
+        streams: Any = file.facts.batch
+        self._valid = {
+            name: [streams if isinstance(size, str) else size for size in shape] for name, shape in file.valid.items()
+        }
 
     def run(self, state: Arrays, inputs: Arrays, valid: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the outputs under the names of the stepper, and all results under the names of the file."""
@@ -193,7 +203,8 @@ class FileRunner:
 
     def __init__(self, path: File, *, flush: File | None = None):
         step, rest = read_pair(path, flush)
-        self._files = InEngine(engines_of(step, "ort")[0], step, rest)
+        # A file for any number of streams runs one.
+        self._files = InEngine(engines_of(step, "ort")[0], step.of_streams(1), rest and rest.of_streams(1))
         self.spec, self.engine = self._files.spec, self._files.engine
         self._live = Live(self._files.begin())
 

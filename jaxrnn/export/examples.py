@@ -92,7 +92,7 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     return tuple(folder / name for name in names)
 
 
-def check_example(folder: Path, step: Path, flush: Path | None, batch: int | None) -> dict[str, str]:
+def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str | None) -> dict[str, str]:
     """Check before an export that an example can be written; return the digests of the programs of an earlier example.
 
     Raises:

@@ -22,6 +22,7 @@ from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count, check_kind
+from jaxrnn.export.batches import NUMBERS, opened
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
 from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
 from jaxrnn.export.quantized import BLOCKS_SINCE
@@ -48,7 +49,7 @@ def export_onnx(
     step: bool = False,
     flush: File | None = None,
     example: Any = None,
-    batch: int | None = None,
+    batch: int | str | None = None,
     dims: Mapping[str, int] | None = None,
     opset: int | None = None,
     label: str | None = None,
@@ -94,7 +95,9 @@ def export_onnx(
         flush: the file for the flush, in any folder.
         example: the input of a function: an array, which is named ``x``, or a dict of arrays. Shapes suffice.
         batch: the number of streams of a step. Each array gets a leading axis of this size, or the model's batch
-            dimension gets this size. By default, one stream without this axis.
+            dimension gets this size. A name leaves the number open, ``batch="N"``: one file serves any number of
+            streams, and the first state has a batch of 1, to be repeated for each stream. By default, one stream
+            without this axis.
         dims: sizes of the open dimensions of a step, other than the batch.
         opset: the version of ONNX's operators; by default 17, or 21 for weights of 4 bits or with scales of blocks.
         label: the name of a step or function in the file; by default the name in Python.
@@ -148,12 +151,35 @@ def export_onnx(
     check_targets(paths)
     version = None if opset is None else _known_opset(opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()
-    graphs = graphs_of(stepper, params, options, apart)
     stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": target}
-    graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
+
+    def traced(batch: Any) -> list[Graph]:
+        graphs = graphs_of(stepper, params, {**options, "batch": batch}, apart)
+        return [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
+
+    symbol = _batch_name(stepper, dims or {}, batch) if isinstance(batch, str) else None
+    groups = [*zip(*map(traced, (batch,) if symbol is None else NUMBERS), strict=True)]
+    ones = [group[0] for group in groups]
     if version is None:
-        version = BLOCKS_SINCE if any(each.stores_blocks for each in graphs) else OPSET
-    return _write(graphs, paths, version, conversion, options["metadata"] or {})
+        version = BLOCKS_SINCE if any(each.stores_blocks for each in ones) else OPSET
+    if symbol is None:
+        lowered = [(each.lowered(version), each.facts) for each in ones]
+    else:
+        lowered = [opened(group, version, symbol) for group in groups]
+    notes = ones[0].notes
+    notes = notes._replace(metadata={**notes.metadata, **(options["metadata"] or {})})
+    return _write(lowered, paths, conversion, notes)
+
+
+def _batch_name(stepper: Any, dims: Mapping[str, int], name: str) -> str:
+    """Check the name of an open batch, and return it."""
+    taken = {size for each in stepper.spec.inputs for size in each.symbols} if not missing_parts(stepper) else set()
+    own = stepper.spec.batch_symbol if not missing_parts(stepper) else None
+    if not name.isidentifier():
+        raise InputError(f"batch must be the number of streams, or a name for an open number, not {name!r}")
+    if name in taken - {own} or own in dims:
+        raise InputError(f"`batch={name!r}`: {name if name in taken - {own} else own!r} is a dimension with a size")
+    return name
 
 
 def checked_metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -226,10 +252,8 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
 
 
 def _write(
-    graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None, metadata: Mapping[str, str]
+    lowered: list[tuple[ir.Model, StepFile]], paths: list[Path], conversion: Conversion | None, notes: Notes
 ) -> Exported:
-    notes = graphs[0].notes._replace(metadata={**graphs[0].notes.metadata, **metadata})
-    lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
     if conversion is not None:
         lowered = [conversion.apply(*each) for each in lowered]
     beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}
@@ -395,7 +419,7 @@ def describe_file(model: ir.Model, facts: StepFile, notes: Notes) -> None:
         model.metadata_props[f"{METADATA}.{key}"] = text
     docs = [" ".join(_sentences(facts)), notes.docs.get("")]
     model.graph.doc_string = model.doc_string = "\n".join(filter(None, docs))
-    texts = _texts(facts)
+    texts = _texts(facts.of_streams(1))
     own = {given: notes.docs.get(name) for names in (facts.inputs, facts.outputs) for name, given in names.items()}
     own |= {each.input: notes.docs.get(each.input) for each in facts.state.values()}
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -469,7 +493,8 @@ def _sentences(facts: StepFile) -> list[str]:
         after = ", ".join(f"{each.output} as {each.input}" for each in list(facts.state.values())[:3])
         more = ", and so on" if len(facts.state) > 3 else ""
         where = f" and in {files['first_state']}" if "first_state" in files else ""
-        result.append(f"The state before the first step is in the metadata {METADATA!r}{where}.")
+        repeat = f", for one stream: repeat it {facts.batch} times" if isinstance(facts.batch, str) else ""
+        result.append(f"The state before the first step is in the metadata {METADATA!r}{where}{repeat}.")
         result.append(f"After every step, pass the state back: {after}{more}.")
     delays = [
         f"{each.delay} of {facts.outputs[each.name]}{_in_time(facts.delay_ms(each))}"

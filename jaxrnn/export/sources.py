@@ -65,6 +65,7 @@ class Source:
         if file is not None and file.kind == FLUSH:
             raise InputError(f"{declared.label} is a flush, not a step: export the step and its flush together")
         if file is not None:
+            file = file.of_streams(batch or 1)
             spec, self.batch = _in_time(spec, file), batch or file.batch
         name = label or PurePath(spec.label).name or type(stepper).__name__
         self.spec = dataclasses.replace(spec, label=name.encode(errors="replace").decode())

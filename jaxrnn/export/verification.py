@@ -56,6 +56,8 @@ FEW = 0.01
 SOME = 20
 #: The largest error of dynamic quantisation, as a share of the output (both as root mean squares).
 ROUGH = 0.25
+#: The numbers of streams with which a file for any number is run.
+STREAMS = (1, 3)
 #: The name of the first reference; the second is `jaxrnn.verification.running.WHOLE`.
 STEPS = "the steps in jaxrnn"
 
@@ -136,6 +138,29 @@ def verify_export(
     """
     offline = Whole(offline, params) if isinstance(offline, Model) else offline
     step_file, flush_file = read_pair(path, flush)
+    given = {"inputs": inputs, "offline": offline, "limits": limits, "seed": seed, "engine": engine}
+    # A file for any number of streams runs with two numbers.
+    counts = STREAMS if isinstance(step_file.facts.batch, str) else STREAMS[:1]
+    reports = [
+        _verified(stepper, params, step_file.of_streams(count), flush_file and flush_file.of_streams(count), **given)
+        for count in counts
+    ]
+    return dataclasses.replace(reports[0], checks=tuple(check for report in reports for check in report.checks))
+
+
+def _verified(
+    stepper: Stepper,
+    params: Any,
+    step_file: ExportedFile,
+    flush_file: ExportedFile | None,
+    *,
+    inputs: Mapping[str, Any] | None,
+    offline: Offline | None,
+    limits: Mapping[str, int | range] | None,
+    seed: int,
+    engine: str,
+) -> ExportReport:
+    """Compare files for a known number of streams."""
     spec, flushed = step_file.facts.spec, flush_file is not None
     given = given_recordings(spec, _of_batch(stepper.spec, step_file.facts, inputs or {}))
     total = spec.count_frames(given) or _total(spec)
@@ -182,7 +207,7 @@ def verify_export(
 
 def _of_batch(stepper: StepSpec, facts: StepFile, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Repeat recordings in the layout of a stepper for each stream of a file with a batch."""
-    if facts.batch is None or not _lead(stepper, facts):
+    if not isinstance(facts.batch, int) or not _lead(stepper, facts):
         return dict(inputs)
     axis = 0 if facts.spec.streams else 1
     ranks = {each.name: len(each.shape or ()) + axis - is_complex(each) for each in facts.spec.inputs}
@@ -356,7 +381,7 @@ class _JaxReference:
     def __init__(self, stepper: Stepper, params: Any, facts: StepFile, flushed: bool, offline: Offline | None):
         self._offline = offline
         lead = _lead(stepper.spec, facts)
-        self._batch = facts.batch if lead else None
+        self._batch = facts.batch if lead and isinstance(facts.batch, int) else None
         self._step = compiled(stepper, params, {}, _sizes(stepper.spec, facts, lead))
         self._spec, self._flushed = _in_time(self._step.spec, facts.spec, lead), flushed
         #: The batch axis of a recording, after the axis of stacked frames.

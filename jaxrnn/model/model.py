@@ -96,6 +96,25 @@ class Model:
         """A fingerprint of the graph and of the options of `load`; values of parameters do not count."""
         return fingerprint_of(self.program, (self.static, self.declared_state, self.initial_values))
 
+    def with_static(self, static: Mapping[str, Any]) -> Model:
+        """Return the model with further inputs fixed, as by ``load(path, static=...)``, without reading the file again.
+
+        A file of several phases, such as a merged decoder with its flag for a cache, is a model for each phase, with
+        the same parameters and state::
+
+            first, later = (decoder.with_static({"use_cache_branch": [flag]}) for flag in (False, True))
+            outputs, state = first.step(params, first.init(dims={"past": 0}), prompt)
+            outputs, state = later.step(params, state, token)
+
+        Raises:
+            InputError: a name is not an input, or a value does not fit the input.
+        """
+        options = {"state": self.declared_state, "label": self.label, "initial": self.initial_values}
+        options |= {"step_file": self.step_file, "options": self._load_options}
+        model = Model(self._file, self.program, static={**self.static, **static}, **options)
+        model.corrected, vars(model)["params"] = self.corrected, self.params
+        return model
+
     @functools.cached_property
     def params(self) -> dict[str, jax.Array]:
         """The parameters as a dict of arrays, in the file's layout and element types."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ def is_rate(value: Any) -> bool:
 _SCHEMA = {
     "jaxrnn": is_text,
     "kind": lambda kind: kind in (STEP, FLUSH, FUNCTION),
-    "batch": or_none(is_positive),
+    "batch": or_none(lambda batch: is_text(batch) or is_positive(batch)),
     "inputs": [{"input": is_text}],
     "outputs": [{"output": or_none(is_text)}],
     "state": [{"input": is_text, "output": or_none(is_text)}],
@@ -71,13 +72,14 @@ class StepFile:
     """
 
     kind: str  # "step", "flush" or "function"
-    spec: StepSpec  # of the stepper with the file's arrays: the batch axis first, and no open dimensions
-    batch: int | None = None  # the number of streams; None without a batch axis
+    spec: StepSpec  # of the stepper with the file's arrays: the batch axis first, and no other open dimension
+    #: The number of streams, or the name of the open number; None without a batch axis.
+    batch: int | str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)  # besides the state
     #: Besides the state. A step lacks outputs that only a flush returns.
     outputs: Mapping[str, str] = field(default_factory=dict)
     state: Mapping[str, StateNames] = field(default_factory=dict)
-    #: The state before the first frame; empty in a flush.
+    #: The state before the first frame, with a batch of 1 if the number of streams is open; empty in a flush.
     first: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     valid: str | None = None  # a flush's input for the number of existing frames in its tail; None without a tail
     #: A flush's outputs for the number of existing frames, by output.
@@ -88,6 +90,14 @@ class StepFile:
     target: str | None = None  # the engine that the file was written for; None for all engines
     #: In a file with a joined state, the entries of the stepper's state in each array, in order.
     parts: Mapping[str, tuple[StateSpec, ...]] = field(default_factory=dict)
+
+    def of_streams(self, count: int) -> StepFile:
+        """Return the facts for a number of streams, if the number is open."""
+        if not isinstance(self.batch, str):
+            return self
+        spec = self.spec.sized({self.batch: count})
+        first = {each.name: np.broadcast_to(self.first[each.name], each.sizes) for each in spec.state if self.first}
+        return dataclasses.replace(self, spec=spec, batch=count, first=first)
 
     @property
     def look_ahead_ms(self) -> float | None:
@@ -158,10 +168,10 @@ class StepFile:
         spec = checked_spec({**_without(fields, *own), **_SETTLED, **arrays}, "the facts")
         outputs = (each for each, own in zip(spec.outputs, fields["outputs"], strict=True) if own["output"] is not None)
         for each in (*spec.inputs, *spec.state, *outputs):
-            if each.shape is None or each.dtype is None or each.symbols:
+            if each.shape is None or each.dtype is None or {*each.symbols} - {fields["batch"]}:
                 raise ValueError(f"{each} has an open dimension, or no type")
         first = {
-            each.name: _array_from_json(given["first"], each)
+            each.name: _array_from_json(given["first"], each.sized({fields["batch"]: 1}))
             for each, given in zip(spec.state, fields["state"], strict=True)
             if "first" in given
         }
@@ -193,8 +203,9 @@ def _joined_parts(array: StateSpec, fields: Any) -> tuple[StateSpec, ...]:
     """Return the entries in an array of a joined state, which have the dtype of the array."""
     check(fields, [{"name": is_text, "kind": is_text, "shape": [is_size]}], f"the parts of {array.name}")
     parts = [StateSpec(part["name"], array.dtype, tuple(part["shape"]), kind=part["kind"]) for part in fields]
-    if array.sizes[-1:] != (sum(math.prod(part.sizes) for part in parts),):
-        raise ValueError(f"the parts of {array.name} do not add up to the {array.sizes[-1]} elements of the array")
+    shape = array.shape or ()
+    if shape[-1:] != (sum(math.prod(part.sizes) for part in parts),):
+        raise ValueError(f"the parts of {array.name} do not add up to the {shape[-1:]} elements of the array")
     return tuple(parts)
 
 

@@ -441,7 +441,7 @@ def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str
             names.input,
             names.output,
             makers.get(names.output, ""),
-            each.sizes,
+            each.shape or (),
             each.dtype,
             f"the file says so: {each.name!r} of the step that was exported, {each.kind}",
         )

@@ -21,8 +21,8 @@ _RETURNED = "r"
 #: Words for values that a step returns and takes back.
 _STATE = set(
     """
-    h c s hx cx state states hidden cell carry memory mem cache buffer buf ring context ctx attention attn alignment
-    alignments weights cumulative sum counter past prev previous last old
+    h c s hx cx state states hidden cell carry memory mem cache cached buffer buf ring context ctx attention attn
+    alignment alignments weights cumulative sum counter past prev previous last old
     """.split()  # noqa: SIM905
 )
 #: Words for data that goes through a model.

@@ -35,11 +35,12 @@ class NotFollowedError(Exception):
     """The error for sizes of open dimensions that do not fit the graph.
 
     ``node`` is the node that the sizes do not fit, or None; ``operands`` are the known arrays or the shapes of its
-    inputs.
+    inputs. ``emptied`` is the name of the node that leaves nothing of an axis, or None.
     """
 
-    def __init__(self, error: Exception):
+    def __init__(self, error: Exception, emptied: str | None = None):
         super().__init__(str(error))
+        self.emptied = emptied
         self.node: BoundNode | None = getattr(error, "node", None)
         self.operands: Sequence[Any] = getattr(error, "operands", ())
 
@@ -57,20 +58,22 @@ def follow(
     known: Mapping[str, np.ndarray],
     sources: Collection[str] | None,
     strict: bool,
+    hollow: Collection[str] = (),
 ) -> DataFlow:
-    """Follow elements from the inputs to the outputs."""
+    """Follow elements from the inputs to the outputs. The nodes ``hollow`` may return values without elements."""
     with spending(program.block.limits, loading=True) as budget:
         nodes = list(program.block.all_nodes())
         operators = {node.name: node.operator.name for node in nodes}
         written = {node.name for node in nodes if node.operator.own and node.operator.traits.carries is None}
         following = Following(operators, written, budget.keep, elements=sources is not None)
-        return _Trace(program, strict, following).run(sizes, known, sources or ())
+        return _Trace(program, strict, following, hollow).run(sizes, known, sources or ())
 
 
 class _Trace:
-    def __init__(self, program: Program, strict: bool, following: Following):
-        self.program, self.strict, self.following = program, strict, following
+    def __init__(self, program: Program, strict: bool, following: Following, hollow: Collection[str]):
+        self.program, self.strict, self.following, self.hollow = program, strict, following, hollow
         self.result = following.result
+        self.emptied: str | None = None
         #: the recurrences that cannot be followed, the reasons, and the initial values of their carries if known
         self.lost: list[tuple[str, str, list[Value] | None]] = []
 
@@ -105,7 +108,7 @@ class _Trace:
         except LimitError:
             raise
         except JaxrnnError as error:
-            raise NotFollowedError(error) from error
+            raise NotFollowedError(error, self.emptied) from error
         arguments = [Flow(array.shape, array.dtype) for _, array in sorted(parameters.items())]
         arguments += [flows[name] for name in sorted(places)]
         followed = iter(following.run(closed, arguments))
@@ -132,7 +135,8 @@ class _Trace:
         try:
             outputs = self._outputs(node, inputs, scope)
             is_empty = bool(outputs) and all(map(_is_traced_without_elements, outputs))
-            if is_empty and not any(map(_is_traced_without_elements, inputs)):
+            if is_empty and node.name not in self.hollow and not any(map(_is_traced_without_elements, inputs)):
+                self.emptied = node.name
                 raise ValueError("nothing is left of an axis")
             return outputs
         except LimitError:
@@ -309,6 +313,8 @@ _SIZES = (16, 64, 256, 512, 1024, 4096, 5040)
 _BATCH_SIZE = 2
 #: The difference between the numbers of the first and a second trial.
 _APART = 37
+#: The factor of the numbers of a trial that no window is longer than.
+_LARGER = 720
 _OF_DATA = "the number of steps depends on data"
 #: The times by which an open dimension is longer in a trial, in order.
 _TIMES = (2, 3, 4)
@@ -330,6 +336,8 @@ class Probe:
         #: The sizes of bound inputs along open dimensions of the file.
         self._bound: dict[str, int] = {}
         self.equations = Sizes(self.symbols)
+        #: The nodes that leave nothing of an axis whatever the open dimensions are, such as a pad of no frames.
+        self._hollow: set[str] = set()
         self._solved: tuple[DataFlow, dict[int, str]] | None = None
         for info in map(spec_of, program.block.inputs):
             if info.name in static:
@@ -351,7 +359,7 @@ class Probe:
         return sizes, self._follow(sizes, sources)
 
     def _follow(self, sizes: Mapping[str, int], sources: Collection[str] | None) -> DataFlow:
-        return follow(self._program, sizes, self._static, sources, strict=self._strict)
+        return follow(self._program, sizes, self._static, sources, self._strict, self._hollow)
 
     def follow_also(self, sources: Collection[str]) -> None:
         """Follow the graph again, with the elements of further inputs."""
@@ -373,25 +381,42 @@ class Probe:
 
         Return False if no equation helps a failing operator, or if the graph cannot be followed with other numbers.
         """
-        sizes, self._solved = self._unsolved(), None
+        sizes, self._solved, of_class = self._unsolved(), None, dict[str, int]()
         self.equations = sizes
-        for _ in range(len(sizes.value) + 1):
+        for _ in range(len(sizes.value) + len(self._program.block.nodes) + 1):
             of_class = sizes.distinct(size, spread)
             try:
-                flow = follow(self._program, sizes.numbers(of_class), self._static, None, strict=True)
+                flow = self._follow(sizes.numbers(of_class), None)
                 self._solved = flow, {number: name for name, number in of_class.items()}
                 break
             except NotFollowedError as error:
+                if self._is_hollow(sizes, of_class, error.emptied):
+                    continue
                 if error.node is None or not _unify_at(sizes, of_class, error.node, error.operands):
                     break
             except LimitError:
                 break
         # A size that equalled a constant by accident, such as four times another size, differs with other numbers.
-        again = self.equations.distinct(2 * size if spread else size + _APART, spread)
-        if self._solved is not None and self._accepts(self.equations.numbers(again)):
+        again = sizes.numbers(sizes.distinct(2 * size if spread else size + _APART, spread))
+        if self._solved is not None and (again == sizes.numbers(of_class) or self._accepts(again)):
             return True
         self.equations, self._solved = self._unsolved(), None
         return False
+
+    def _is_hollow(self, sizes: Sizes, of_class: Mapping[str, int], emptied: str | None) -> bool:
+        """Add a node that leaves nothing of an axis with much larger sizes too; return True if it is added."""
+        if emptied is None or emptied in self._hollow:
+            return False
+        if of_class:
+            with contextlib.suppress(LimitError):
+                try:
+                    self._follow(sizes.numbers({name: number * _LARGER for name, number in of_class.items()}), None)
+                except NotFollowedError as error:
+                    if error.emptied == emptied:
+                        self._hollow.add(emptied)
+            return emptied in self._hollow
+        self._hollow.add(emptied)
+        return True
 
     def _unsolved(self) -> Sizes:
         sizes = Sizes(self.symbols)
@@ -415,7 +440,7 @@ class Probe:
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         try:
-            follow(self._program, {**sizes, **self._bound}, self._static, None, strict=True)
+            self._follow({**sizes, **self._bound}, None)
         except (NotFollowedError, LimitError):
             return False
         return True
