@@ -114,6 +114,7 @@ MODEL = {
     "stream",
     "symbolic_inputs",
     "undeclared_pairs",
+    "with_static",
 }
 
 

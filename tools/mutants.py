@@ -55,7 +55,7 @@ STATE = _mutants(
     ("PyTorch's final states", NAMES, '{"hn": "h", "cn": "c"}', "{}"),
     ("scaled final values", PAIRING, "    scaled = own & (grade == SCALED)", "    scaled = own & (grade < 0)"),
     ("recordings forget nothing", FIND, "return len(known) < 2", "return False"),
-    ("accidental equations", SIZES, "self._solved is not None and self._accepts(", "self._solved is not None or bool("),
+    ("accidental equations", SIZES, "or self._accepts(again))", "or bool(again))"),
     ("open batches of size 1", SIZES, "first != second and 1 in (first, second)", "first is None"),
 )
 STATE += _mutants(
