@@ -418,12 +418,71 @@ def _starts(starts: Sequence[Any], room: np.ndarray) -> list[Any]:
 
 
 @RULES.add(kind="scatter")
-def _combined(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
+def _at_places(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
     name = equation.primitive.name
     return forms.refuse(f"LiteRT has no {name}: write `jnp.where`, or a product with `jax.nn.one_hot`")
 
 
 RULES.add("scatter")(_unchanged)
+
+#: Elements that fall on one place, at most.
+_TOGETHER = 64
+
+
+def _combined(combine: Callable[[Any, Any], Any], neutral: Callable[[np.dtype], Any]) -> Callable[..., Any]:
+    """Return the rule that combines elements at known places: gathers put each element where it belongs."""
+
+    def rule(forms: Forms, equation: JaxprEqn, x: Any, places: Any, updates: Any) -> Any:
+        size = math.prod(x.shape)
+        if not isinstance(places, np.ndarray) or not size or not updates.size:
+            return _at_places(forms, equation)
+        target = _targets(equation, x.shape, places, updates.shape)
+        order = np.argsort(target, kind="stable")
+        first = np.searchsorted(target[order], target[order])
+        turn = np.empty_like(order)  # elements on one place take turns
+        turn[order] = np.arange(len(order)) - first
+        if (turns := int(turn[target > 0].max(initial=-1)) + 1) > _TOGETHER:
+            return _at_places(forms, equation)
+        dtype = np.dtype(x.dtype)
+        elements = jnp.concatenate([updates.reshape(-1), jnp.full(1, neutral(dtype), dtype)])
+        for number in range(turns):
+            source = np.full(size, len(target), np.int32)
+            chosen = np.flatnonzero((turn == number) & (target > 0))
+            source[target[chosen] - 1] = chosen
+            x = combine(x, elements.at[source].get(mode="promise_in_bounds").reshape(x.shape))
+        return x
+
+    return rule
+
+
+def _targets(equation: JaxprEqn, shape: Sequence[int], places: np.ndarray, updates: Sequence[int]) -> np.ndarray:
+    """Return the place of each element in the array, counted from 1, or 0 if the element is dropped."""
+    numbers = np.arange(1, math.prod(shape) + 1, dtype=np.float64).reshape(shape)
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+
+        def add(updates: Any) -> Any:
+            params = {key: equation.params[key] for key in ("dimension_numbers", "mode")}
+            return lax.scatter_add(jnp.zeros(shape), jnp.asarray(places), updates, **params)
+
+        (found,) = jax.vjp(add, jnp.zeros(updates))[1](jnp.asarray(numbers))
+    return np.asarray(found).astype(np.int64).reshape(-1)
+
+
+def _limit(sign: int) -> Callable[[np.dtype], Any]:
+    """Return the lowest number of a type for -1, the highest for 1."""
+
+    def neutral(dtype: np.dtype) -> Any:
+        if dtype.kind == "f":
+            return sign * np.inf
+        return np.iinfo(dtype).max if sign > 0 else np.iinfo(dtype).min
+
+    return neutral
+
+
+RULES.add("scatter-add")(_combined(jnp.add, lambda dtype: 0))
+RULES.add("scatter-mul")(_combined(jnp.multiply, lambda dtype: 1))
+RULES.add("scatter-max")(_combined(jnp.maximum, _limit(-1)))
+RULES.add("scatter-min")(_combined(jnp.minimum, _limit(1)))
 
 
 @COMPLEX.add(kind="random")
