@@ -124,7 +124,7 @@ def test_what_no_file_can_say_is_refused(tmp_path, name):
     body, out, words = REFUSED[name]
     model, path = step_of(body, out), tmp_path / "step.onnx"
     assert jaxrnn.export_onnx(model, None, path, step=True, batch=2) is not None
-    words = f"{words}.*with 7, 11 and 13 streams.*`batch=8`"
+    words = f"{words}.*with 3, 7 and 11 streams.*`batch=8`"
     check_refused(jaxrnn.UnsupportedError, words, jaxrnn.export_onnx, model, None, path, step=True, batch="N")
     for wrong in ("2", "a b"):
         words = "a name for an open number"

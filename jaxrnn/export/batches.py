@@ -20,7 +20,7 @@ from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.steps.stepspec import StepSpec
 
 #: The numbers of streams that are compared: two determine a line, and the third checks it.
-NUMBERS = (7, 11, 13)
+NUMBERS = (3, 7, 11)
 
 
 def opened(graphs: Sequence[Graph], opset: int, symbol: str) -> tuple[ir.Model, StepFile]:
@@ -145,32 +145,30 @@ class _Opening:
 
     def _constant(self, values: Sequence[ir.Value], node: ir.Node, index: int, place: str) -> ir.Value:
         """Return a constant as a value of the first graph, computed if it follows the number of streams."""
-        tensors = [value.const_value for value in values]
-        arrays = [tensor.numpy() for tensor in tensors if tensor is not None]
-        if all(_equal(arrays[0], other) for other in arrays[1:]):
+        arrays = [value.const_value.numpy() for value in values if value.const_value is not None]
+        if len({*map(_bits, arrays)}) == 1:
             return values[0]
-        only = node.op_type == "Reshape" and index == 1 and arrays[0].shape == arrays[1].shape
-        key = (*map(id, values), only)
+        if node.op_type == "Reshape" and index == 1 and arrays[0].shape == arrays[1].shape and arrays[0].all():
+            differs = arrays[0] != arrays[1]
+            shapes = [np.where(differs, -1, array) for array in arrays]
+            if np.count_nonzero(differs) == 1 and len({*map(_bits, shapes)}) == 1:
+                return self._initializer(shapes[0])
+        key = tuple(map(id, values))
         if key not in self._merged:
-            shape = _inferred(arrays) if only else None
-            self._merged[key] = self._computed(arrays, place) if shape is None else self._initializer(shape)
+            self._merged[key] = self._computed(arrays, place)
         return self._merged[key]
 
     def _computed(self, arrays: Sequence[np.ndarray], place: str) -> ir.Value:
         """Return a constant as a function of the number of streams."""
-        dtype = arrays[0].dtype
-        shapes = {array.shape for array in arrays}
-        if len(shapes) == 1 and dtype == np.int64:
+        shapes = [array.shape for array in arrays]
+        if len({*shapes}) == 1 and arrays[0].dtype == np.int64:
             return self._line(arrays, place)
-        axes = [
-            axis for axis, row in enumerate(zip(*(array.shape for array in arrays), strict=False)) if len({*row}) > 1
-        ]
-        if len(shapes) > 1 and len({array.ndim for array in arrays}) == 1 and len(axes) == 1:
+        axes = [axis for axis, row in enumerate(zip(*shapes, strict=False)) if len({*row}) > 1]
+        if len(axes) == 1:
             (axis,) = axes
-            each, rest = divmod(arrays[0].shape[axis], NUMBERS[0])
-            base = arrays[0].take(np.arange(each), axis)
-            tiled = [np.concatenate([base] * number, axis) for number in NUMBERS] if each and not rest else []
-            if tiled and all(map(_equal, tiled, arrays)):
+            base = arrays[0].take(np.arange(max(shapes[0][axis] // NUMBERS[0], 1)), axis)
+            tiled = [np.concatenate([base] * number, axis) for number in NUMBERS]
+            if list(map(_bits, tiled)) == list(map(_bits, arrays)):
                 counts = [np.where(np.arange(base.ndim) == axis, number, 1) for number in NUMBERS]
                 return self._node("Tile", self._initializer(base), self._line(counts, place), like=base)
         raise _refused(place, "has a constant that follows no rule")
@@ -180,7 +178,7 @@ class _Opening:
         slope, rest = np.divmod(arrays[1] - arrays[0], NUMBERS[1] - NUMBERS[0])
         offset = arrays[0] - slope * NUMBERS[0]
         lines = [slope * number + offset for number in NUMBERS]
-        if rest.any() or not all(map(_equal, lines, arrays)):
+        if rest.any() or not list(map(_bits, lines)) == list(map(_bits, arrays)):
             raise _refused(place, "has a constant that follows no rule")
         result = self._node("Mul", self._initializer(slope), self._streams(), like=slope)
         if offset.any():
@@ -190,12 +188,8 @@ class _Opening:
     def _streams(self) -> ir.Value:
         """Return the number of streams, a vector of one element."""
         if self._number is None:
-            value, axis = next(
-                (value, axis)
-                for value in self.graph.inputs
-                for axis, size in enumerate(value.shape or ())
-                if str(size) == self.symbol
-            )
+            sizes = ((value, axis, size) for value in self.graph.inputs for axis, size in enumerate(value.shape or ()))
+            value, axis = next((value, axis) for value, axis, size in sizes if str(size) == self.symbol)
             shape = self._node("Shape", value, like=np.zeros(len(value.shape or ()), np.int64))
             place = self._initializer(np.array([axis], np.int64))
             self._number = self._node("Gather", shape, place, like=np.zeros(1, np.int64))
@@ -214,18 +208,8 @@ class _Opening:
         return result
 
 
-def _inferred(shapes: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the shape of a Reshape with -1 for a single size that differs, or None."""
-    differs = np.any([shape != shapes[0] for shape in shapes[1:]], axis=0)
-    if np.count_nonzero(differs) != 1 or not shapes[0].all():
-        return None
-    return np.where(differs, -1, shapes[0])
-
-
-def _equal(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return True for the same type, shape and bits."""
-    same = (first.dtype, first.shape) == (second.dtype, second.shape)
-    return same and np.ascontiguousarray(first).tobytes() == np.ascontiguousarray(second).tobytes()
+def _bits(array: np.ndarray) -> tuple[Any, ...]:
+    return array.dtype.name, array.shape, array.tobytes()
 
 
 def _known(value: ir.Value) -> tuple[int, ...]:
@@ -242,8 +226,7 @@ def _origin(value: ir.Value | None, places: Mapping[int, Any]) -> Any:
     if value is None:
         return None
     if value.const_value is not None:
-        array = value.const_value.numpy()
-        return array.dtype.name, array.shape, array.tobytes()
+        return _bits(value.const_value.numpy())
     return places[id(value)]
 
 
@@ -252,6 +235,5 @@ def _attribute(attribute: ir.Attr) -> Any:
     if isinstance(value, ir.Graph):
         return len(value.inputs), len(value.outputs), len(value)
     if hasattr(value, "numpy"):
-        array = value.numpy()
-        return array.dtype.name, array.shape, array.tobytes()
+        return _bits(value.numpy())
     return tuple(value) if isinstance(value, list) else value

@@ -173,12 +173,10 @@ def export_onnx(
 
 def _batch_name(stepper: Any, dims: Mapping[str, int], name: str) -> str:
     """Check the name of an open batch, and return it."""
-    taken = {size for each in stepper.spec.inputs for size in each.symbols} if not missing_parts(stepper) else set()
-    own = stepper.spec.batch_symbol if not missing_parts(stepper) else None
     if not name.isidentifier():
         raise InputError(f"batch must be the number of streams, or a name for an open number, not {name!r}")
-    if name in taken - {own} or own in dims:
-        raise InputError(f"`batch={name!r}`: {name if name in taken - {own} else own!r} is a dimension with a size")
+    if not missing_parts(stepper) and {name, stepper.spec.batch_symbol} & {*dims}:
+        raise InputError(f"`batch={name!r}` leaves the batch open, and `dims={dict(dims)}` gives a size")
     return name
 
 

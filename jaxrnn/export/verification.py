@@ -149,18 +149,10 @@ def verify_export(
 
 
 def _verified(
-    stepper: Stepper,
-    params: Any,
-    step_file: ExportedFile,
-    flush_file: ExportedFile | None,
-    *,
-    inputs: Mapping[str, Any] | None,
-    offline: Offline | None,
-    limits: Mapping[str, int | range] | None,
-    seed: int,
-    engine: str,
+    stepper: Stepper, params: Any, step_file: ExportedFile, flush_file: ExportedFile | None, **given: Any
 ) -> ExportReport:
-    """Compare files for a known number of streams."""
+    """Compare files for a known number of streams; ``given`` are the other arguments of `verify_export`."""
+    inputs, offline, limits, seed, engine = (given[each] for each in ("inputs", "offline", "limits", "seed", "engine"))
     spec, flushed = step_file.facts.spec, flush_file is not None
     given = given_recordings(spec, _of_batch(stepper.spec, step_file.facts, inputs or {}))
     total = spec.count_frames(given) or _total(spec)

@@ -109,9 +109,10 @@ class Model:
         Raises:
             InputError: a name is not an input, or a value does not fit the input.
         """
-        options = {"state": self.declared_state, "label": self.label, "initial": self.initial_values}
-        options |= {"step_file": self.step_file, "options": self._load_options}
-        model = Model(self._file, self.program, static={**self.static, **static}, **options)
+        initial = {name: value for name, value in self.initial_values.items() if name not in static}
+        options = {"state": self.declared_state, "label": self.label, "options": self._load_options}
+        fixed = {**self.static, **static}
+        model = Model(self._file, self.program, static=fixed, initial=initial, step_file=self.step_file, **options)
         model.corrected, vars(model)["params"] = self.corrected, self.params
         return model
 

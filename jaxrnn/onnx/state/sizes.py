@@ -407,16 +407,15 @@ class Probe:
         """Add a node that leaves nothing of an axis with much larger sizes too; return True if it is added."""
         if emptied is None or emptied in self._hollow:
             return False
+        again: str | None = emptied
         if of_class:
-            with contextlib.suppress(LimitError):
-                try:
-                    self._follow(sizes.numbers({name: number * _LARGER for name, number in of_class.items()}), None)
-                except NotFollowedError as error:
-                    if error.emptied == emptied:
-                        self._hollow.add(emptied)
-            return emptied in self._hollow
-        self._hollow.add(emptied)
-        return True
+            try:
+                self._follow(sizes.numbers({name: number * _LARGER for name, number in of_class.items()}), None)
+                again = None
+            except (NotFollowedError, LimitError) as error:
+                again = getattr(error, "emptied", None)
+        self._hollow |= {emptied} & {again}
+        return emptied in self._hollow
 
     def _unsolved(self) -> Sizes:
         sizes = Sizes(self.symbols)
