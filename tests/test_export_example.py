@@ -28,12 +28,14 @@ from test_cli import call, call_json
 import jaxrnn
 from jaxrnn.audio import read_wav, write_wav
 from jaxrnn.demo import PACKAGED, denoise_at_once, mixture
-from jaxrnn.export import write_example
+from jaxrnn.export import export_litert, write_example
 
 OPTIONS = ("--stft", "256", "--hop", "128", "--window", "sqrt_hann", "--gives", "mask", "--rate", "16000")
 TOLERANCE = 1e-5
 #: package/dist of ``npm pack onnxruntime-web``, and a folder with include/ and lib/ of ONNX Runtime.
 WEB, NATIVE = os.environ.get("JAXRNN_ONNXRUNTIME_WEB"), os.environ.get("JAXRNN_ONNXRUNTIME")
+INSTALLED = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert")))
+needs_litert = pytest.mark.skipif(not INSTALLED, reason="LiteRT's packages are not installed")
 
 
 def program(folder):
@@ -173,6 +175,45 @@ def test_states_of_every_type_and_first_values(tmp_path):
         expected = counted({"x": jnp.asarray(x)})
         for name, found in np.load(tmp_path / "out.npz").items():
             np.testing.assert_allclose(found, expected[name], rtol=1e-6, atol=2e-3 * (name == "half"))
+
+
+@needs_litert
+@pytest.mark.thorough
+@pytest.mark.parametrize("flush", [True, False])
+def test_the_folder_of_a_litert_file(tmp_path, flush):
+    """The facts are those of the ONNX files, and run.py returns what the function does, with states of all types."""
+    with jax.enable_x64(True):
+        streamed = jaxrnn.stream(counted, {"x": jax.ShapeDtypeStruct((8, 3), np.float32)}, axes=0, pulse=2)
+        end = {"flush": tmp_path / "flush.onnx"} if flush else {}
+        write_example(jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", **end), tmp_path / "onnx")
+        write_example(export_litert(streamed, None, tmp_path / "step.tflite", flush=flush), tmp_path / "folder")
+        onnx, run = (program(tmp_path / name) for name in ("onnx", "folder"))
+        own = {"step": "step.tflite", "flush": "step.tflite" if flush else None, "programs": run.STREAM["programs"]}
+        assert onnx.STREAM | own == run.STREAM
+        x = np.random.default_rng(0).standard_normal((8 + flush, 3)).astype(np.float32)
+        found, expected = run.run({"x": x}), counted({"x": jnp.asarray(x)})
+        for each in run.STREAM["outputs"]:
+            name, frames = each["name"], len(x) - (0 if flush else each["delay"])
+            atol = 2e-3 * (name == "half")
+            assert len(found[name]) == frames
+            np.testing.assert_allclose(found[name], expected[name][:frames], rtol=1e-6, atol=atol)
+
+
+@needs_litert
+@pytest.mark.thorough
+def test_the_command_writes_the_folder_of_a_litert_file(tmp_path):
+    """The folder has no programs for ONNX, and does not mix the files of two engines."""
+    options, folder = ("export", PACKAGED, "--dim", "time=1", "--example", tmp_path / "folder"), tmp_path / "folder"
+    written = call_json(*options, "-o", tmp_path / "step.tflite")
+    names = {path.name for path in folder.iterdir()}
+    assert {"run.py", "state.bin", "step.tflite", "stream.json"} <= names
+    assert not {"main.cpp", "CMakeLists.txt", "index.html"} & names
+    assert {str(path) for path in folder.iterdir()} <= {each["file"] for each in written["files"]}
+    before = (folder / "stream.json").read_bytes()
+    refused = call(*options, "-o", tmp_path / "step.onnx", status=2)
+    assert "whose programs do not run step.onnx: choose another folder" in " ".join(refused.stderr.split())
+    assert (folder / "stream.json").read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "step.tflite"}
 
 
 @pytest.mark.thorough
