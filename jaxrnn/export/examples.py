@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -20,11 +22,11 @@ from jaxrnn.errors import InputError
 from jaxrnn.export.files import Exported, data_path, digest_of
 from jaxrnn.export.litert.engine import SUFFIX
 from jaxrnn.onnx.stepfile import LITERT, StepFile
-from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.specs import ArraySpec, dtype_named
 
 #: The programs by engine: each reads stream.json or the metadata of the ONNX file, or is written with the facts.
 TEMPLATES = Path(__file__).parent / "templates"
-PROGRAMS = {LITERT: ("run.py",), None: ("CMakeLists.txt", "index.html", "main.cpp", "run.py")}
+PROGRAMS = {LITERT: ("main.c", "run.py"), None: ("CMakeLists.txt", "index.html", "main.cpp", "run.py")}
 #: The facts of an example, and the state before the first frame.
 FACTS, STATE = "stream.json", "state.bin"
 
@@ -171,13 +173,42 @@ def _digest(text: str) -> str:
 
 def _programs(target: str | None, described: dict[str, Any]) -> dict[str, str]:
     """Return the texts of the programs for an engine, by name."""
-    marks = {"@STEP@": described["step"], "@FLUSH@": described["flush"] or ""}
-    texts = {}
-    for name in PROGRAMS.get(target, PROGRAMS[None]):
-        texts[name] = (TEMPLATES / name).read_text(encoding="utf-8")
-        for mark, text in marks.items():
-            texts[name] = texts[name].replace(mark, text)
-    return texts
+    return {
+        name: "".join(_lines(name, (TEMPLATES / name).read_text(encoding="utf-8"), described))
+        for name in PROGRAMS.get(target, PROGRAMS[None])
+    }
+
+
+def _lines(name: str, text: str, described: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a program. A line after ``@INPUTS@`` is repeated for each input, as for outputs and state."""
+    for line in text.splitlines(keepends=True):
+        repeated = re.match("@(INPUTS|OUTPUTS|STATE)@", line)
+        if repeated is None:
+            yield _filled(name, line, described)
+            continue
+        for each in described[repeated[1].lower()]:
+            yield _filled(name, line[repeated.end() :], {**each, **_sizes(each)})
+
+
+def _filled(name: str, line: str, values: dict[str, Any]) -> str:
+    """Replace marks such as ``@DELAY@`` by values. Texts are escaped for literals; None is an empty text."""
+
+    def value(mark: re.Match[str]) -> str:
+        found = values[mark[1].lower()]
+        text = "" if found is None else json.dumps(found, ensure_ascii=False)
+        text = text[1:-1] if isinstance(found, str) else text
+        return text.replace("$", "\\$") if name.endswith(".kt") else text
+
+    return re.sub("@([A-Z_]+)@", value, line)
+
+
+def _sizes(each: dict[str, Any]) -> dict[str, int]:
+    """Return sizes of an array of ``stream.json``: bytes, frames, and the blocks of memory that the frames lie in."""
+    axis = each.get("time_axis")
+    sizes = {"bytes": math.prod(each["shape"]) * dtype_named(each["type"]).itemsize, "delay": each.get("delay") or 0}
+    if axis is None:
+        return sizes | {"frames": 1, "blocks": 1}
+    return sizes | {"frames": each["shape"][axis], "blocks": math.prod(each["shape"][:axis])}
 
 
 def _facts_of(exported: Exported) -> tuple[dict[str, Any], bytes]:
