@@ -10,6 +10,7 @@ import http.server
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -282,7 +283,15 @@ def test_the_program_in_c(tmp_path):
     folder = tmp_path / "whole"
     folder.mkdir()
     streamed = jaxrnn.stream(smoothed, {"x": np.zeros(8, np.float32)}, axes=0, pulse=4)
-    write_example(export_litert(streamed, None, folder / "step.tflite", flush=False), folder / "example")
+    named = {"flush": False, "names": {"x": 'the "$x"\\'}}
+    write_example(export_litert(streamed, None, folder / "step.tflite", **named), folder / "example")
+    for name, literal in (("Stream.kt", r'"the \"\$x\"\\" to memory(16)'), ("Stream.swift", r'"the \"$x\"\\": 16')):
+        text = (folder / "example" / name).read_text()
+        assert literal in text
+        assert not re.search("@[A-Z]+@", text)
+        assert all(each["input"] in text for each in program(folder / "example").STREAM["state"])
+    done, found = run_in_c(folder / "example", np.arange(8, dtype=np.float32), folder)
+    np.testing.assert_allclose(found, smoothed({"x": jnp.arange(8, dtype=np.float32)})["y"][:6], rtol=1e-6)
     done, _ = run_in_c(folder / "example", np.zeros(6, np.float32), folder)
     assert b"do not fill a pulse: export the stream with its flush" in done.stderr
 

@@ -26,7 +26,10 @@ from jaxrnn.steps.specs import ArraySpec, dtype_named
 
 #: The programs by engine: each reads stream.json or the metadata of the ONNX file, or is written with the facts.
 TEMPLATES = Path(__file__).parent / "templates"
-PROGRAMS = {LITERT: ("main.c", "run.py"), None: ("CMakeLists.txt", "index.html", "main.cpp", "run.py")}
+PROGRAMS = {
+    LITERT: ("Stream.kt", "Stream.swift", "main.c", "run.py"),
+    None: ("CMakeLists.txt", "index.html", "main.cpp", "run.py"),
+}
 #: The facts of an example, and the state before the first frame.
 FACTS, STATE = "stream.json", "state.bin"
 
