@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,7 @@ class ExportReport:
         flushed: True if recordings were flushed; otherwise recordings end with the last whole pulse.
         checks: the comparisons of each recording, with the stepper and, if given, with the function over whole
             recordings.
+        seconds: the median time of a step in the engine, called from Python; None without whole steps.
     """
 
     label: str
@@ -85,6 +87,7 @@ class ExportReport:
     notes: tuple[str, ...]
     flushed: bool
     checks: tuple[Check, ...]
+    seconds: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -187,7 +190,8 @@ def verify_export(
                 f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
                 "with flush"
             )
-        return ExportReport(spec.label, in_engine.engine, tuple(failures), flushed, tuple(checks))
+        seconds = float(np.median(in_engine.seconds)) if in_engine.seconds else None
+        return ExportReport(spec.label, in_engine.engine, tuple(failures), flushed, tuple(checks), seconds)
     raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
 
 
@@ -417,12 +421,16 @@ class _Opened:
 
     def __init__(self, open_peer: Callable[[Any], Peer], file: _ExportedFile):
         self.facts, self.peer, self._valid = file.facts, open_peer(file.source), file.valid
+        self.seconds: list[float] = []
 
     def run(self, state: Arrays, inputs: Arrays, valid: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the outputs under the names of the stepper, and all results under the names of the file."""
         feeds = {names.input: np.asarray(state[own]) for own, names in self.facts.state.items()}
         feeds |= {name: np.asarray(inputs[own]) for own, name in self.facts.inputs.items()}
-        results = self.peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
+        feeds |= {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()}
+        begin = time.perf_counter()
+        results = self.peer.run(feeds)
+        self.seconds.append(time.perf_counter() - begin)
         return {own: results[name] for own, name in self.facts.outputs.items()}, results
 
 
@@ -432,7 +440,7 @@ class _InEngine:
     def __init__(self, open_peer: Callable[[Any], Peer], step: _ExportedFile, flush: _ExportedFile | None):
         self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
         self._flush = None if flush is None else _Opened(open_peer, flush)
-        self.engine = self._step.peer.name
+        self.engine, self.seconds = self._step.peer.name, self._step.seconds
 
     def begin(self) -> dict[str, np.ndarray]:
         return self._first
