@@ -365,7 +365,7 @@ def test_the_page_shows_the_programs():
     text = (Path(__file__).parent.parent / "docs" / "deploying.md").read_text()
     folder = Path(jaxrnn.export.__file__).parent / "templates"
     programs = {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
-    for language, name in {"cpp": "main.cpp", "js": "index.html"}.items():
+    for language, name in {"cpp": "main.cpp", "js": "index.html", "c": "main.c"}.items():
         lines = [line.strip() for line in programs[name].splitlines()]
         (quoted,) = (part.partition("```")[0] for part in text.split(f"```{language}\n")[1:])
         missing = [line for line in quoted.splitlines() if line.strip() and line.strip() not in lines]

@@ -40,7 +40,7 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     The folder gets copies of the ONNX or LiteRT files, ``stream.json`` (the arrays with their types, shapes and places
     in time, the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), and programs:
     ``run.py`` (NumPy and the engine); for ONNX also ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for
-    onnxruntime-web.
+    onnxruntime-web; for LiteRT also ``main.c``, ``Stream.kt`` and ``Stream.swift``.
 
     The files of an earlier example in the folder are replaced, all or none. If the process is killed in between, files
     are missing, but files of two exports are never mixed. Programs that were edited since, or whose origin is unknown,
