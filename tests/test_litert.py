@@ -259,6 +259,7 @@ def test_the_command_writes_verifies_and_refuses(models, tmp_path):
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert facts["verified"] is True
+    assert facts["step_ms"] > 0
     assert [each["kind"] for each in facts["graphs"]] == ["step", "flush"]
     for words, reason in (
         (["--opset", "18"], "for ONNX files"),

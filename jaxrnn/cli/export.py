@@ -124,8 +124,8 @@ def export(
             differs.
         dims: Size of an open dimension of the inputs, other than the batch and time. For a graph with other parameters:
             sizes for --verify, as in 'jaxrnn verify'.
-        example: Also write a folder with the files and programs that run them: run.py, main.cpp and index.html, to
-            start from.
+        example: Also write a folder with the files and programs that run them, to start from: run.py; for ONNX also
+            main.cpp and index.html; for LiteRT also main.c, Stream.kt and Stream.swift.
         seed: With --verify: seed of the inputs.
     """
     from jaxrnn.cli.export_writing import write_graph_again, write_step

@@ -153,6 +153,7 @@ def facts_of(
         "verified": None if checked is None else checked.ok,
         "compared": None if checked is None else checked.compared,
         "engine": None if checked is None else checked.engine,
+        "step_ms": None if checked is None or checked.seconds is None else 1000 * checked.seconds,
         "notes": [] if checked is None else checked.notes,
         "checks": [] if checked is None else [{"ok": check.ok, **as_json(check)} for check in checked.checks],
     }
@@ -248,6 +249,8 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
     }
     title = f"Verified in {result['engine']}: recordings of {', '.join(map(str, lengths))} {unit}"
     yield Table(title, columns, [rows[key] for key in sorted(rows)])
+    if result["step_ms"] is not None:
+        yield f"a step takes {text_of(result['step_ms'])} ms in {result['engine']}, the median of the verified steps"
     missing = sorted({check["frames"] for check in result["checks"] if check["problem"] is not None})
     if missing:
         yield f"the model does not run on recordings of {', '.join(map(str, missing))} {unit}"

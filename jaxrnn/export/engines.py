@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +108,8 @@ class _Opened:
 
     def __init__(self, open_peer: Callable[[Any], Peer], file: ExportedFile):
         self.facts, self.peer = file.facts, open_peer(file.source)
+        #: The times of the last calls of the engine.
+        self.seconds: deque[float] = deque(maxlen=1000)
         streams: Any = file.facts.batch
         self._valid = {
             name: [streams if isinstance(size, str) else size for size in shape] for name, shape in file.valid.items()
@@ -115,7 +119,10 @@ class _Opened:
         """Return the outputs under the names of the stepper, and all results under the names of the file."""
         feeds = {names.input: np.asarray(state[own]) for own, names in self.facts.state.items()}
         feeds |= {name: np.asarray(inputs[own]) for own, name in self.facts.inputs.items()}
-        results = self.peer.run(feeds | {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()})
+        feeds |= {name: np.full(shape, valid, np.int32) for name, shape in self._valid.items()}
+        begin = time.perf_counter()
+        results = self.peer.run(feeds)
+        self.seconds.append(time.perf_counter() - begin)
         return {own: results[name] for own, name in self.facts.outputs.items()}, results
 
 
@@ -125,7 +132,7 @@ class InEngine:
     def __init__(self, open_peer: Callable[[Any], Peer], step: ExportedFile, flush: ExportedFile | None):
         self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
         self._flush = None if flush is None else _Opened(open_peer, flush)
-        self.engine, self.flushes = self._step.peer.name, flush is not None
+        self.engine, self.seconds, self.flushes = self._step.peer.name, self._step.seconds, flush is not None
 
     def begin(self) -> dict[str, np.ndarray]:
         """Return the state before the first frame."""

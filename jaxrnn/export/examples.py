@@ -1,10 +1,12 @@
-"""A folder with an exported stream, and programs that run it in Python, in C++ and in a browser."""
+"""A folder with an exported stream, and programs that run it, to start from."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -12,16 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from jaxrnn._files.messages import first_line, without_folders
 from jaxrnn._files.stores import check_replaceable, check_writable
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError
-from jaxrnn.export.files import Exported, ExportedGraph, data_path, digest_of
+from jaxrnn.export.files import Exported, data_path, digest_of
+from jaxrnn.onnx.stepfile import LITERT, StepFile
+from jaxrnn.steps.specs import ArraySpec, dtype_named
+from jaxrnn.verification.litert import SUFFIX
 
-#: The programs: each reads stream.json, or the metadata of the ONNX files.
+#: The programs by engine: each reads stream.json or the metadata of the ONNX file, or is written with the facts.
 TEMPLATES = Path(__file__).parent / "templates"
+PROGRAMS = {
+    LITERT: ("Stream.kt", "Stream.swift", "main.c", "run.py"),
+    None: ("CMakeLists.txt", "index.html", "main.cpp", "run.py"),
+}
 #: The facts of an example, and the state before the first frame.
 FACTS, STATE = "stream.json", "state.bin"
 
@@ -29,16 +37,17 @@ FACTS, STATE = "stream.json", "state.bin"
 def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a folder with an exported stream or step and programs that run it, to start from.
 
-    The folder gets copies of the ONNX files, ``stream.json`` (the arrays with their types, shapes and places in time,
-    the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), ``run.py`` (NumPy and ONNX
-    Runtime), ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for onnxruntime-web.
+    The folder gets copies of the ONNX or LiteRT files, ``stream.json`` (the arrays with their types, shapes and places
+    in time, the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), and programs:
+    ``run.py`` (NumPy and the engine); for ONNX also ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for
+    onnxruntime-web; for LiteRT also ``main.c``, ``Stream.kt`` and ``Stream.swift``.
 
     The files of an earlier example in the folder are replaced, all or none. If the process is killed in between, files
     are missing, but files of two exports are never mixed. Programs that were edited since, or whose origin is unknown,
     are kept.
 
     Args:
-        exported: the result of `jaxrnn.export_onnx` for a stream or a step.
+        exported: the result of `jaxrnn.export_onnx` or `jaxrnn.export.export_litert` for a stream or a step.
         folder: the folder, which is created if the parent exists.
 
     Returns:
@@ -46,8 +55,8 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
 
     Raises:
         InputError: the export is a function without steps, has a batch, is in the folder, or has two files with the
-            same name; or the folder has other files with the names of the example; or a file of the export was
-            replaced since.
+            same name; or the folder has other files with the names of the example, or an example for another engine;
+            or a file of the export was replaced since.
 
     Warns:
         UserWarning: programs were kept.
@@ -56,10 +65,11 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
     facts = step.facts
     if facts.kind != "step":
         raise InputError("an example is for a stream or a step of one stream, not for a function")
-    earlier = check_example(folder, step.path, None if flush is None else flush.path, facts.batch)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.iterdir()) if path.is_file()}
-    for mark, name in (("@STEP@", step.path.name), ("@FLUSH@", "" if flush is None else flush.path.name)):
-        texts["main.cpp"] = texts["main.cpp"].replace(mark, name)
+    earlier = check_example(
+        folder, step.path, None if flush is None or flush.path == step.path else flush.path, facts.batch
+    )
+    described, state = _facts_of(exported)
+    texts = _programs(facts.target, described)
     kept = [name for name, text in texts.items() if _is_edited(folder / name, text, earlier.get(name))]
     with scratch(folder / FACTS if folder.exists() else folder) as beside:
         new = beside / "new"
@@ -67,7 +77,6 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         for path, digest in exported.digests.items():
             if path.suffix != ".npz" and digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
                 raise InputError(f"{path} was replaced after the export, so {folder} was not written: export again")
-        described, state = _facts_of(step, flush, new)
         described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
             name: earlier[name] for name in kept if name in earlier
         }
@@ -112,6 +121,11 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str
         return {}
     data = {STATE, *(each.name for path in paths for each in (path, data_path(path)))}
     earlier = _earlier(folder)
+    if earlier is not None and str(earlier["step"]).endswith(SUFFIX) != (step.suffix == SUFFIX):
+        raise InputError(
+            f"{folder} has an example with {earlier['step']}, whose programs do not run {step.name}: choose another "
+            "folder"
+        )
     own = {FACTS, STATE}
     if earlier is not None:
         named = (earlier[key] for key in ("step", "flush") if isinstance(earlier[key], str))
@@ -160,16 +174,55 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _facts_of(step: ExportedGraph, flush: ExportedGraph | None, folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Return the facts for the programs, and the bytes of the first state. The folder has copies of the files."""
+def _programs(target: str | None, described: dict[str, Any]) -> dict[str, str]:
+    """Return the texts of the programs for an engine, by name."""
+    return {
+        name: "".join(_lines(name, (TEMPLATES / name).read_text(encoding="utf-8"), described))
+        for name in PROGRAMS.get(target, PROGRAMS[None])
+    }
+
+
+def _lines(name: str, text: str, described: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a program. A line after ``@INPUTS@`` is repeated for each input, as for outputs and state."""
+    for line in text.splitlines(keepends=True):
+        repeated = re.match("@(INPUTS|OUTPUTS|STATE)@", line)
+        if repeated is None:
+            yield _filled(name, line, described)
+            continue
+        for each in described[repeated[1].lower()]:
+            yield _filled(name, line[repeated.end() :], {**each, **_sizes(each)})
+
+
+def _filled(name: str, line: str, values: dict[str, Any]) -> str:
+    """Replace marks such as ``@DELAY@`` by values. Texts are escaped for literals; None is an empty text."""
+
+    def value(mark: re.Match[str]) -> str:
+        found = values[mark[1].lower()]
+        text = "" if found is None else json.dumps(found, ensure_ascii=False)
+        text = text[1:-1] if isinstance(found, str) else text
+        return text.replace("$", "\\$") if name.endswith(".kt") else text
+
+    return re.sub("@([A-Z_]+)@", value, line)
+
+
+def _sizes(each: dict[str, Any]) -> dict[str, int]:
+    """Return sizes of an array of ``stream.json``: bytes, frames, and the blocks of memory that the frames lie in."""
+    axis = each.get("time_axis")
+    sizes = {"bytes": math.prod(each["shape"]) * dtype_named(each["type"]).itemsize, "delay": each.get("delay") or 0}
+    if axis is None:
+        return sizes | {"frames": 1, "blocks": 1}
+    return sizes | {"frames": each["shape"][axis], "blocks": math.prod(each["shape"][:axis])}
+
+
+def _facts_of(exported: Exported) -> tuple[dict[str, Any], bytes]:
+    """Return the facts for the programs, and the bytes of the first state."""
+    step, flush = exported.step, exported.flush
     facts, spec = step.facts, step.facts.spec
-    first, blob, state = facts.first_inputs, b"", []
-    types = {value.name: value for value in ir.load(folder / step.path.name).graph.inputs}
-    for names in facts.state.values():
-        array = np.asarray(first[names.input])
+    blob, state = b"", []
+    for each in spec.state:
+        array, names = np.asarray(facts.first[each.name]), facts.state[each.name]
         data = array.astype(array.dtype.newbyteorder("<")).tobytes()
-        entry = {**_described(types[names.input]), "input": names.input, "output": names.output}
-        del entry["name"]
+        entry = {**_typed(each), "input": names.input, "output": names.output}
         state.append({**entry, "offset": len(blob), "bytes": len(data)})
         blob += data
     described = {
@@ -180,31 +233,32 @@ def _facts_of(step: ExportedGraph, flush: ExportedGraph | None, folder: Path) ->
         "shortest": spec.shortest,
         "longest": spec.longest,
         "rate": facts.frame_rate,
-        "inputs": [{**_described(types[facts.inputs[each.name]]), "time_axis": each.time_axis} for each in spec.inputs],
-        "outputs": list(_outputs(step, flush, folder)),
+        "inputs": [
+            {"name": facts.inputs[each.name], **_typed(each), "time_axis": each.time_axis} for each in spec.inputs
+        ],
+        "outputs": list(_outputs(facts, None if flush is None else flush.facts)),
         "state": state,
         "valid": None if flush is None else flush.facts.valid,
     }
     return described, blob
 
 
-def _described(value: Any) -> dict[str, Any]:
-    """Return name, type and shape of an input or an output of a file."""
-    return {"name": value.name, "type": value.dtype.numpy().name, "shape": list(value.shape.numpy())}
+def _typed(each: ArraySpec) -> dict[str, Any]:
+    """Return type and shape of an input or an output of a file."""
+    assert each.dtype is not None
+    return {"type": each.dtype.name, "shape": list(each.sizes)}
 
 
-def _outputs(step: ExportedGraph, flush: ExportedGraph | None, folder: Path) -> Iterator[dict[str, Any]]:
+def _outputs(step: StepFile, flush: StepFile | None) -> Iterator[dict[str, Any]]:
     """Yield facts about each output: name, type, shape, timing, and the files that return the output."""
-    graphs = [each for each in (step, flush) if each is not None]
-    loaded = [ir.load(folder / graph.path.name).graph for graph in reversed(graphs)]
-    values = {value.name: value for graph in loaded for value in graph.outputs}
-    for each in step.facts.spec.outputs:
-        names = [graph.facts.outputs[each.name] for graph in graphs if each.name in graph.facts.outputs]
+    for each in step.spec.outputs:
+        names = [facts.outputs[each.name] for facts in (step, flush) if facts and each.name in facts.outputs]
         if names:
             yield {
-                **_described(values[names[0]]),
+                "name": names[0],
+                **_typed(each),
                 "time_axis": each.time_axis,
                 "delay": each.delay,
-                "count": None if flush is None else flush.facts.counts.get(each.name),
-                "in_step": each.name in step.facts.outputs,
+                "count": None if flush is None else flush.counts.get(each.name),
+                "in_step": each.name in step.outputs,
             }

@@ -74,6 +74,7 @@ class ExportReport:
         flushed: True if recordings were flushed; otherwise recordings end with the last whole pulse.
         checks: the comparisons of each recording, with the stepper and, if given, with the function over whole
             recordings.
+        seconds: the median time of a step in the engine, called from Python; None without whole steps.
     """
 
     label: str
@@ -81,6 +82,7 @@ class ExportReport:
     notes: tuple[str, ...]
     flushed: bool
     checks: tuple[Check, ...]
+    seconds: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -193,7 +195,8 @@ def _verified(
                 f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
                 "with flush"
             )
-        return ExportReport(spec.label, in_engine.engine, tuple(failures), flushed, tuple(checks))
+        seconds = float(np.median(in_engine.seconds)) if in_engine.seconds else None
+        return ExportReport(spec.label, in_engine.engine, tuple(failures), flushed, tuple(checks), seconds)
     raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
 
 

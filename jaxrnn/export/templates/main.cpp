@@ -1,7 +1,8 @@
 // Run samples through the stream in a folder: stream FOLDER in.f32 out.f32
 //
 // The files hold samples of 32-bit floats, as `sox in.wav -t f32 in.f32` writes them. The names, the pulse, the delay
-// and the pairs of states come from the metadata of the ONNX file, and the first state from state.bin.
+// and the pairs of states come from the metadata of the ONNX file, and the first state from state.bin. The program needs
+// ONNX Runtime 1.13 or newer.
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -11,8 +12,28 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
+
+static size_t size_of(ONNXTensorElementDataType type) {
+    switch (type) {
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64: return 8;
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32: return 4;
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16: return 2;
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
+        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return 1;
+        default: throw std::runtime_error("the state has an unusual type");
+    }
+}
 
 struct Graph {
     Ort::Session session;
@@ -39,7 +60,8 @@ struct Graph {
         auto shape = info.GetShape();
         Ort::AllocatorWithDefaultOptions allocator;
         auto value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), info.GetElementType());
-        size_t size = value.GetTensorSizeInBytes();  // the memory is not initialised
+        size_t size = info.GetElementCount() * size_of(info.GetElementType());
+        // The memory is not initialised.
         bytes ? std::memcpy(value.GetTensorMutableRawData(), bytes, size)
               : std::memset(value.GetTensorMutableRawData(), 0, size);
         if (read) *read = size;
@@ -89,6 +111,7 @@ int main(int count, char** arguments) try {
         given.emplace(input, step.tensor(input, first.data() + at, &size));
         at += size;
     }
+    if (at != first.size()) throw std::runtime_error("state.bin is of another export than @STEP@");
     std::vector<Ort::Value> values;
     std::string samples_name;
     for (const auto& name : step.inputs) {

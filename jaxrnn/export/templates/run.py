@@ -1,10 +1,11 @@
-"""Run a recording through the stream in this folder, with NumPy and ONNX Runtime only.
+"""Run a recording through the stream in this folder, with NumPy and the engine of its files only.
 
     python run.py noisy.wav enhanced.wav
     python run.py inputs.npz outputs.npz
 
 A WAV file has one channel of 16 bits. A .npz file has the inputs by name, with any number of frames. If no input of a
-step has a time axis, the frames are stacked along a new first axis.
+step has a time axis, the frames are stacked along a new first axis. ONNX files run in ONNX Runtime (the package
+onnxruntime), and .tflite files in LiteRT (ai-edge-litert).
 """
 
 import json
@@ -13,7 +14,6 @@ import sys
 import wave
 
 import numpy as np
-import onnxruntime
 
 FOLDER = pathlib.Path(__file__).parent
 STREAM = json.loads((FOLDER / "stream.json").read_text())
@@ -21,11 +21,21 @@ TIMED = [each for each in STREAM["inputs"] if each["time_axis"] is not None]
 TYPES = {"bool": np.bool_, "bfloat16": np.uint16}
 
 
-def session(name):
-    """Open a file of the folder."""
+def opened(name, signature):
+    """Return a file of the folder, or a signature of a LiteRT file, as a function of arrays by name."""
+    path = str(FOLDER / name)
+    if name.endswith(".tflite"):
+        from ai_edge_litert.interpreter import Interpreter
+
+        runner = Interpreter(path, num_threads=1).get_signature_runner(signature)  # a step is small
+        return lambda arrays: runner(**arrays)
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # a step is small
-    return onnxruntime.InferenceSession(str(FOLDER / name), options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda arrays: dict(zip(names, session.run(None, arrays), strict=True))
 
 
 def first_state():
@@ -51,8 +61,7 @@ def frames(array, each, start):
 
 def run(inputs):
     """Return the outputs of a whole recording, from the first frame to the last."""
-    step = session(STREAM["step"])
-    names = [output.name for output in step.get_outputs()]
+    step = opened(STREAM["step"], "step")
     first = (TIMED or STREAM["inputs"])[0]
     size = first["shape"][first["time_axis"]] if TIMED else 1
     total = inputs[first["name"]].shape[first["time_axis"] or 0]
@@ -65,20 +74,18 @@ def run(inputs):
     state, pieces = first_state(), {each["name"]: [] for each in STREAM["outputs"]}
     for index in range(total // size):
         pulse = {each["name"]: frames(inputs[each["name"]], each, index) for each in STREAM["inputs"]}
-        results = dict(zip(names, step.run(None, {**pulse, **state}), strict=True))
+        results = step({**pulse, **state})
         state = {each["input"]: results[each["output"]] for each in STREAM["state"]}
         for each in STREAM["outputs"]:
             if each["in_step"]:
                 pieces[each["name"]].append(results[each["name"]])
     if STREAM["flush"]:
-        flush = session(STREAM["flush"])
         end = {each["name"]: frames(inputs[each["name"]], each, total // size) for each in STREAM["inputs"]}
         if STREAM["valid"]:
             end[STREAM["valid"]] = np.array(total % size * STREAM["pulse"] // size, np.int32)
-        names = [output.name for output in flush.get_outputs()]
-        results = dict(zip(names, map(np.asarray, flush.run(None, {**end, **state})), strict=True))
+        results = opened(STREAM["flush"], "flush")({**end, **state})
         for each in STREAM["outputs"]:
-            rest = results[each["name"]]
+            rest = np.asarray(results[each["name"]])
             if each["count"]:
                 rest = np.take(rest, np.arange(int(results[each["count"]])), each["time_axis"])
             pieces[each["name"]].append(rest)

@@ -1,0 +1,264 @@
+// Run frames through the stream in a folder, as they come: stream FOLDER < in.f32 > out.f32
+//
+// The frames are 32-bit floats, such as the samples that `sox in.wav -t f32 -` writes. All memory is allocated before
+// the first frame. The program needs libLiteRt.so of LiteRT 2.3, as in the Python package ai-edge-litert:
+//
+//     gcc -O2 main.c -o stream -L LITERT -lLiteRt -Wl,-rpath,LITERT
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// LiteRT's functions and handles, as litert/c/*.h declare them.
+typedef void *Handle;
+typedef struct {
+    int32_t words[32];  // at least the size of LiteRtRankedTensorType, which LiteRT fills and reads
+} TensorType;
+int LiteRtCreateEnvironment(int, const void *, Handle *);
+int LiteRtCreateModelFromFile(Handle environment, const char *, Handle *);
+int LiteRtCreateOptions(Handle *);
+int LiteRtSetOptionsHardwareAccelerators(Handle options, int);
+int LiteRtCreateCompiledModel(Handle environment, Handle model, Handle options, Handle *);
+int LiteRtGetNumModelSignatures(Handle model, size_t *);
+int LiteRtGetModelSignature(Handle model, size_t, Handle *);
+int LiteRtGetSignatureKey(Handle signature, const char **);
+int LiteRtGetNumSignatureInputs(Handle signature, size_t *);
+int LiteRtGetNumSignatureOutputs(Handle signature, size_t *);
+int LiteRtGetSignatureInputName(Handle signature, size_t, const char **);
+int LiteRtGetSignatureOutputName(Handle signature, size_t, const char **);
+int LiteRtGetSignatureInputTensorByIndex(Handle signature, size_t, Handle *);
+int LiteRtGetSignatureOutputTensorByIndex(Handle signature, size_t, Handle *);
+int LiteRtGetRankedTensorType(Handle tensor, TensorType *);
+int LiteRtGetTensorIndex(Handle tensor, uint32_t *);
+int LiteRtGetCompiledModelInputBufferRequirements(Handle compiled, size_t signature, size_t, Handle *);
+int LiteRtGetCompiledModelOutputBufferRequirements(Handle compiled, size_t signature, size_t, Handle *);
+int LiteRtCreateManagedTensorBufferFromRequirements(Handle environment, const TensorType *, Handle, Handle *);
+int LiteRtGetTensorBufferPackedSize(Handle buffer, size_t *);
+int LiteRtLockTensorBuffer(Handle buffer, void **, int mode);
+int LiteRtUnlockTensorBuffer(Handle buffer);
+int LiteRtRunCompiledModel(Handle compiled, size_t signature, size_t, Handle *, size_t, Handle *);
+enum { READ = 0, WRITE = 1, CPU = 1 };
+
+typedef struct {
+    const char *name, *type, *time_axis;
+    size_t bytes, frames, blocks;  // the frames of a step, and the blocks of memory that they lie in
+    size_t delay;                  // frames before the first frame of the recording
+    const char *count;             // the flush's output for the number of existing frames
+} Array;
+static const Array INPUTS[] = {
+@INPUTS@    {"@NAME@", "@TYPE@", "@TIME_AXIS@", @BYTES@, @FRAMES@, @BLOCKS@, 0, ""},  // @SHAPE@
+};
+static const Array OUTPUTS[] = {
+@OUTPUTS@    {"@NAME@", "@TYPE@", "@TIME_AXIS@", @BYTES@, @FRAMES@, @BLOCKS@, @DELAY@, "@COUNT@"},  // @SHAPE@
+};
+// After each step, the output is the input of the next. The first state is in state.bin.
+static const struct {
+    const char *input, *output;
+    size_t offset, bytes;
+} STATE[] = {
+@STATE@    {"@INPUT@", "@OUTPUT@", @OFFSET@, @BYTES@},  // @TYPE@ @SHAPE@
+    {NULL, NULL, 0, 0},
+};
+static const char LONGEST[] = "@LONGEST@", FLUSH[] = "@FLUSH@", VALID[] = "@VALID@";
+static const size_t PULSE = @PULSE@, SHORTEST = @SHORTEST@;
+enum { MOST = sizeof STATE / sizeof *STATE + sizeof INPUTS / sizeof *INPUTS + 2 * sizeof OUTPUTS / sizeof *OUTPUTS };
+
+typedef struct {
+    size_t index, inputs, outputs;  // the place of the signature in the file, and numbers of its arrays
+    const char *input_names[MOST], *output_names[MOST];
+    uint32_t input_tensors[MOST], output_tensors[MOST];
+    Handle in[MOST], out[MOST];  // tensor buffers
+} Signature;
+
+static Handle environment, model, compiled;
+
+static void fail(const char *problem, const char *detail) {
+    fprintf(stderr, "%s%s\n", problem, detail);
+    exit(1);
+}
+
+#define CHECK(call) ((call) == 0 ? (void)0 : fail("LiteRT fails: ", #call))
+
+static size_t place(const char *const *names, size_t count, const char *name) {
+    for (size_t i = 0; i < count; ++i)
+        if (strcmp(names[i], name) == 0) return i;
+    fail("the file was exported again without this program: it lacks ", name);
+    return 0;
+}
+
+static void *lock(Handle buffer, int mode) {
+    void *memory;
+    CHECK(LiteRtLockTensorBuffer(buffer, &memory, mode));
+    return memory;
+}
+
+static void check_size(Handle buffer, size_t bytes, const char *name) {
+    size_t found;
+    CHECK(LiteRtGetTensorBufferPackedSize(buffer, &found));
+    if (found != bytes) fail("the file was exported again without this program: another size has ", name);
+}
+
+static Handle new_buffer(Handle tensor, Handle requirements) {
+    TensorType type;
+    Handle buffer;
+    CHECK(LiteRtGetRankedTensorType(tensor, &type));
+    CHECK(LiteRtCreateManagedTensorBufferFromRequirements(environment, &type, requirements, &buffer));
+    return buffer;
+}
+
+// Find a signature and allocate its arrays. A flush takes the arrays of the step that have the same names.
+static void open_signature(Signature *self, const char *key, const Signature *step) {
+    Handle signature, tensor, requirements;
+    const char *found;
+    size_t count;
+    CHECK(LiteRtGetNumModelSignatures(model, &count));
+    for (self->index = 0;; ++self->index) {
+        if (self->index == count) fail("the file has no signature ", key);
+        CHECK(LiteRtGetModelSignature(model, self->index, &signature));
+        CHECK(LiteRtGetSignatureKey(signature, &found));
+        if (strcmp(found, key) == 0) break;
+    }
+    CHECK(LiteRtGetNumSignatureInputs(signature, &self->inputs));
+    CHECK(LiteRtGetNumSignatureOutputs(signature, &self->outputs));
+    if (self->inputs > MOST || self->outputs > MOST) fail("the file was exported again without this program", "");
+    for (size_t i = 0; i < self->inputs; ++i) {
+        CHECK(LiteRtGetSignatureInputName(signature, i, &self->input_names[i]));
+        CHECK(LiteRtGetSignatureInputTensorByIndex(signature, i, &tensor));
+        CHECK(LiteRtGetTensorIndex(tensor, &self->input_tensors[i]));
+        if (step != NULL && strcmp(self->input_names[i], VALID) != 0) continue;  // of the step
+        CHECK(LiteRtGetCompiledModelInputBufferRequirements(compiled, self->index, i, &requirements));
+        self->in[i] = new_buffer(tensor, requirements);
+    }
+    for (size_t i = 0; i < self->outputs; ++i) {
+        CHECK(LiteRtGetSignatureOutputName(signature, i, &self->output_names[i]));
+        CHECK(LiteRtGetSignatureOutputTensorByIndex(signature, i, &tensor));
+        CHECK(LiteRtGetTensorIndex(tensor, &self->output_tensors[i]));
+        CHECK(LiteRtGetCompiledModelOutputBufferRequirements(compiled, self->index, i, &requirements));
+        self->out[i] = new_buffer(tensor, requirements);
+    }
+}
+
+// Return the buffer of an output's tensor: an output can be an input, such as the last pulse, or another output.
+static Handle buffer_of(const Signature *self, size_t output) {
+    for (size_t i = 0; i < self->inputs; ++i)
+        if (self->input_tensors[i] == self->output_tensors[output]) return self->in[i];
+    for (size_t i = 0; i < output; ++i)
+        if (self->output_tensors[i] == self->output_tensors[output]) return self->out[i];
+    return self->out[output];
+}
+
+static void run(Signature *self) {
+    Handle bound[MOST];
+    for (size_t i = 0; i < self->outputs; ++i) bound[i] = buffer_of(self, i);
+    CHECK(LiteRtRunCompiledModel(compiled, self->index, self->inputs, self->in, self->outputs, bound));
+    for (size_t i = 0; i < self->outputs; ++i) {
+        if (bound[i] == self->out[i]) continue;
+        size_t size;
+        CHECK(LiteRtGetTensorBufferPackedSize(bound[i], &size));
+        memcpy(lock(self->out[i], WRITE), lock(bound[i], READ), size);
+        CHECK(LiteRtUnlockTensorBuffer(bound[i]));
+        CHECK(LiteRtUnlockTensorBuffer(self->out[i]));
+    }
+}
+
+// Write frames of the output, except those before the first frame of the recording.
+static void write_frames(Handle buffer, size_t frames) {
+    static size_t dropped;
+    const size_t size = OUTPUTS->bytes / OUTPUTS->frames;
+    const size_t late = OUTPUTS->delay - dropped < frames ? OUTPUTS->delay - dropped : frames;
+    const char *memory = lock(buffer, READ);
+    if (fwrite(memory + late * size, size, frames - late, stdout) != frames - late) fail("cannot write the output", "");
+    CHECK(LiteRtUnlockTensorBuffer(buffer));
+    dropped += late;
+}
+
+static void path_in(char *path, const char *folder, const char *name) {
+    if (snprintf(path, FILENAME_MAX, "%s/%s", folder, name) >= FILENAME_MAX) fail("the path is too long: ", folder);
+}
+
+int main(int count, char **arguments) {
+    static Signature step, flush;
+    static char path[FILENAME_MAX];
+    Handle options;
+    if (count != 2) fail("stream FOLDER < in.f32 > out.f32", "");
+    const Array *ends[] = {INPUTS, OUTPUTS};
+    for (int i = 0; i < 2; ++i)
+        if (strcmp(ends[i]->type, "float32") != 0 || ends[i]->blocks != 1)
+            fail("this program reads and writes whole frames of float32, but not ", ends[i]->name);
+    if (sizeof INPUTS / sizeof *INPUTS != 1 || sizeof OUTPUTS / sizeof *OUTPUTS != 1 ||
+        !*INPUTS->time_axis != !*OUTPUTS->time_axis)
+        fail("this program is for a stream from one array of frames to another: change main.c", "");
+
+    CHECK(LiteRtCreateEnvironment(0, NULL, &environment));
+    path_in(path, arguments[1], "@STEP@");
+    if (LiteRtCreateModelFromFile(environment, path, &model) != 0) fail("LiteRT cannot open ", path);
+    CHECK(LiteRtCreateOptions(&options));
+    CHECK(LiteRtSetOptionsHardwareAccelerators(options, CPU));
+    CHECK(LiteRtCreateCompiledModel(environment, model, options, &compiled));
+    open_signature(&step, "step", NULL);
+    if (*FLUSH) open_signature(&flush, "flush", &step);
+    const size_t source = place(step.input_names, step.inputs, INPUTS->name);
+    const size_t target = place(step.output_names, step.outputs, OUTPUTS->name);
+    check_size(step.in[source], INPUTS->bytes, INPUTS->name);
+    check_size(step.out[target], OUTPUTS->bytes, OUTPUTS->name);
+
+    // The first state, and the places of each state.
+    static size_t before[MOST], after[MOST];
+    path_in(path, arguments[1], "state.bin");
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) fail("cannot open ", path);
+    for (size_t i = 0; STATE[i].input != NULL; ++i) {
+        before[i] = place(step.input_names, step.inputs, STATE[i].input);
+        after[i] = place(step.output_names, step.outputs, STATE[i].output);
+        check_size(step.in[before[i]], STATE[i].bytes, STATE[i].input);
+        if (fread(lock(step.in[before[i]], WRITE), 1, STATE[i].bytes, file) != STATE[i].bytes) fail("too short: ", path);
+        CHECK(LiteRtUnlockTensorBuffer(step.in[before[i]]));
+    }
+    fclose(file);
+
+    const size_t frame = INPUTS->bytes / INPUTS->frames;
+    size_t frames, total = 0;
+    for (;;) {
+        char *memory = lock(step.in[source], WRITE);
+        const size_t bytes = fread(memory, 1, INPUTS->bytes, stdin);
+        memset(memory + bytes, 0, INPUTS->bytes - bytes);
+        CHECK(LiteRtUnlockTensorBuffer(step.in[source]));
+        if (bytes % frame != 0) fail("the input ends inside of a frame", "");
+        frames = bytes / frame;
+        total += frames * PULSE / INPUTS->frames;
+        if (frames < INPUTS->frames) break;
+        run(&step);
+        write_frames(step.out[target], OUTPUTS->frames);
+        for (size_t i = 0; STATE[i].input != NULL; ++i) {  // no copy
+            const Handle next = step.out[after[i]];
+            step.out[after[i]] = step.in[before[i]];
+            step.in[before[i]] = next;
+        }
+    }
+    if (total < SHORTEST || (*LONGEST && total > strtoull(LONGEST, NULL, 10)))
+        fail("the stream is not for recordings of this length: see shortest and longest in stream.json", "");
+    if (*FLUSH) {
+        for (size_t i = 0; i < flush.inputs; ++i)
+            if (strcmp(flush.input_names[i], VALID) != 0)
+                flush.in[i] = step.in[place(step.input_names, step.inputs, flush.input_names[i])];
+        if (*VALID) {
+            const Handle valid = flush.in[place(flush.input_names, flush.inputs, VALID)];
+            *(int32_t *)lock(valid, WRITE) = (int32_t)(frames * PULSE / INPUTS->frames);
+            CHECK(LiteRtUnlockTensorBuffer(valid));
+        }
+        run(&flush);
+        const Handle rest = flush.out[place(flush.output_names, flush.outputs, OUTPUTS->name)];
+        size_t size, existing;
+        CHECK(LiteRtGetTensorBufferPackedSize(rest, &size));
+        existing = size / (OUTPUTS->bytes / OUTPUTS->frames);
+        if (*OUTPUTS->count) {
+            const Handle number = flush.out[place(flush.output_names, flush.outputs, OUTPUTS->count)];
+            existing = (size_t) * (const int32_t *)lock(number, READ);
+            CHECK(LiteRtUnlockTensorBuffer(number));
+        }
+        write_frames(rest, existing);
+    } else if (frames > 0) {
+        fail("the last frames do not fill a pulse: export the stream with its flush", "");
+    }
+    return fflush(stdout) == 0 ? 0 : 1;
+}
