@@ -25,7 +25,7 @@ def opened(name, signature):
     """Return a file of the folder, or a signature of a LiteRT file, as a function of arrays by name."""
     path = str(FOLDER / name)
     if name.endswith(".tflite"):
-        from ai_edge_litert.interpreter import Interpreter
+        from ai_edge_litert.interpreter import Interpreter  # pyright: ignore
 
         runner = Interpreter(path, num_threads=1).get_signature_runner(signature)  # a step is small
         return lambda arrays: runner(**arrays)
@@ -87,7 +87,7 @@ def run(inputs):
         for each in STREAM["outputs"]:
             rest = np.asarray(results[each["name"]])
             if each["count"]:
-                rest = np.take(rest, np.arange(int(results[each["count"]])), each["time_axis"])
+                rest = np.take(rest, np.arange(int(np.max(np.asarray(results[each["count"]])))), each["time_axis"])
             pieces[each["name"]].append(rest)
     joined = {}
     for each in STREAM["outputs"]:
