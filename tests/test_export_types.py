@@ -76,6 +76,8 @@ REFUSED = [
     ({"dtype": "float16", "io_dtype": "bfloat16"}, InputError, "io_dtype must be equal to dtype"),
     ({"dtype": "float16", "quantize": "dynamic"}, InputError, "give dtype or quantize, not both"),
     ({"quantize": "static"}, InputError, "quantize must be 'dynamic'"),
+    ({"quantize_exclude": ("kernel",)}, InputError, "quantize_exclude goes with quantize='dynamic'"),
+    ({"quantize": "dynamic", "quantize_exclude": "kernel"}, InputError, "must be a sequence of names of nodes"),
 ]
 
 
@@ -161,3 +163,31 @@ def test_quantised_models_stay_in_integers(tmp_path):
     model = jaxrnn.load(make_model(graph))
     with pytest.raises(InputError, match="quantised and computes in integers"):
         jaxrnn.export_onnx(model.stream("T"), model.params, tmp_path / "step.onnx", dtype="float16")
+
+
+def spectral(params, inputs):
+    """A network between two Fourier transforms of frames, and a table of positions."""
+    spectrum = jnp.fft.rfft(inputs["x"], axis=-1)
+    mask = jax.nn.sigmoid(jnp.tanh(jnp.abs(spectrum) @ params["first"]) @ params["second"] + params["bias"])
+    table = jnp.sin(jnp.arange(40.0)[:, None] * jnp.arange(1.0, 31))
+    return {"y": jnp.fft.irfft(spectrum * mask.astype(jnp.complex64), 30) + 0.1 * table[inputs["index"]]}
+
+
+def test_what_depends_on_no_parameter_is_not_quantised(tmp_path):
+    """Fourier matrices and positions stay float32, and so do the products that the caller names."""
+    kernels = {name: RNG.normal(size=(16, 16)).astype(np.float32) / 8 for name in ("first", "second")}
+    params = {**kernels, "bias": np.ones(16, np.float32)}
+    example = {"x": RNG.normal(size=(8, 30)).astype(np.float32), "index": np.arange(8, dtype=np.int32)}
+    path, known, options = tmp_path / "network.onnx", spectral(params, example)["y"], {"example": example}
+    jaxrnn.export_onnx(spectral, params, path, **options)
+    (second,) = (node for node in onnx.load(path).graph.node if "second" in node.input)
+    assert second.op_type == "Gemm"  # which the quantizer writes as two nodes
+    options["quantize"] = "dynamic"
+    for exclude, integers in (((), ["first", "second"]), ((second.name,), ["first"])):
+        jaxrnn.export_onnx(spectral, params, path, quantize_exclude=exclude, **options)
+        stored = {each.name for each in onnx.load(path).graph.initializer if each.data_type == TensorProto.INT8}
+        assert stored == {f"{name}_{part}" for name in integers for part in ("quantized", "zero_point")}
+        error = peer_outputs(path, example)["y"] - known
+        assert np.sqrt(np.mean(error**2) / np.mean(known**2)) < 0.003  # 0.010 with integers in the transforms
+    unknown = {**options, "quantize_exclude": ("fft/Matmul",)}
+    check_refused(InputError, "starts with 'fft/Matmul'", jaxrnn.export_onnx, spectral, params, path, **unknown)

@@ -56,6 +56,7 @@ def export_onnx(
     dtype: str | np.dtype | None = None,
     io_dtype: str | np.dtype | None = None,
     quantize: str | None = None,
+    quantize_exclude: Sequence[str] = (),
     target: str | None = None,
     join_state: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -105,7 +106,9 @@ def export_onnx(
         io_dtype: with `dtype`, the type of float32 inputs and outputs other than the state; by default they stay
             float32.
         quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; each call quantises the
-            inputs of products, convolutions and LSTMs.
+            inputs of products, convolutions and LSTMs. Fourier matrices and other arrays that depend on no parameter
+            stay float32.
+        quantize_exclude: products, convolutions and LSTMs that stay float32, by the start of the node's name.
         target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
             pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
             more slowly.
@@ -132,7 +135,7 @@ def export_onnx(
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
-    conversion = Conversion.of(dtype, io_dtype, quantize)
+    conversion = Conversion.of(dtype, io_dtype, quantize, quantize_exclude)
     if isinstance(stepper, Model) and not step:
         if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
@@ -175,7 +178,9 @@ def _write_converted(model: Model, params: Any, path: Path, conversion: Conversi
         written = folder / path.name
         write_graph(model, params, written)
         proto = onnx.shape_inference.infer_shapes(onnx.load(written), data_prop=True)
-        converted, _ = conversion.apply(ir.from_proto(proto), None)
+        graph = ir.from_proto(proto)
+        conversion.check([graph])
+        converted, _ = conversion.apply(graph, None)
         write_files({path: converted}, {})
 
 
@@ -231,6 +236,7 @@ def _write(
     notes = graphs[0].notes._replace(metadata={**graphs[0].notes.metadata, **metadata})
     lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
     if conversion is not None:
+        conversion.check([model for model, _ in lowered])
         lowered = [conversion.apply(*each) for each in lowered]
     beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}
     names = [("step", paths[0]), *(("flush", path) for path in paths[1:]), *(("first_state", path) for path in beside)]

@@ -318,7 +318,8 @@ def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, invers
     dtype = dtype_of(parts[0])
     x = concatenate(lowering.writer, parts, len(shape_of(parts[0])) - 1)
     shape = (*shape_of(x)[:-1], matrix.shape[1])
-    product = lowering.writer.node("MatMul", x, matrix.astype(dtype), shape=shape, dtype=dtype)
+    table = lowering.writer.made(matrix.astype(dtype))
+    product = lowering.writer.node("MatMul", x, table, shape=shape, dtype=dtype)
     starts = range(0, matrix.shape[1], columns)
     return [cut_along(lowering.writer, product, len(shape) - 1, start, start + columns) for start in starts]
 
