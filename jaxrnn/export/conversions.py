@@ -18,7 +18,7 @@ from jaxrnn._files.messages import near_or_all
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
-from jaxrnn.export.writer import MADE, constant_of
+from jaxrnn.export.writer import MADE, OWN_DOMAIN, constant_of
 
 #: Just below protobuf's limit. The tensors of larger models go to an external file.
 LARGEST = 2**31 - 2**24
@@ -112,22 +112,26 @@ def _quantized(model: ir.Model, exclude: tuple[str, ...]) -> ir.Model:
         raise MissingPackageError(
             "ONNX Runtime, which quantises the file, is not installed: pip install 'jaxrnn[verify]'"
         ) from error
+    # The quantizer rewrites products even if it is told to exclude them, so it does not see them.
+    for node in model.graph.all_nodes():
+        made = any(each is not None and each.meta.get(MADE) for each in node.inputs)
+        if node.op_type in _QUANTISED and (made or (node.name or "").startswith(exclude)):
+            node.domain, node.op_type = OWN_DOMAIN, f"{node.domain}::{node.op_type}"
+            model.opset_imports[OWN_DOMAIN] = 1
     proto = ir.to_proto(model)
     if proto.ByteSize() > LARGEST:
         raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
     # Without this entry, the quantizer logs advice to preprocess the file.
     proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
-    kept = [
-        str(node.name)
-        for node in model.graph.all_nodes()
-        if (node.name or "").startswith(exclude)
-        or any(each is not None and each.meta.get(MADE) for each in node.inputs)
-    ]
-    kept += [f"{name}_MatMul" for name in kept]  # the quantizer writes each Gemm as MatMul and Add
     with tempfile.TemporaryDirectory(prefix=".jaxrnn.") as folder:
         path = Path(folder, "quantized.onnx")
-        quantize_dynamic(proto, path, nodes_to_exclude=kept)
+        quantize_dynamic(proto, path)
         result = ir.load(path)
+    result.opset_imports.pop(OWN_DOMAIN, None)
+    for each in (model, result):
+        for node in each.graph.all_nodes():
+            if node.domain == OWN_DOMAIN:
+                node.domain, _, node.op_type = node.op_type.partition("::")
     before, after = (Counter(node.op_type for node in each.graph.all_nodes()) for each in (model, result))
     if not any("Dynamic" in name for name in after - before):
         raise InputError(

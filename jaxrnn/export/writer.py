@@ -74,6 +74,10 @@ class Writer:
         """Return True if an array is, or equals, a parameter."""
         return id(array) in self._parameters or _content(array) in self._equal_parameters
 
+    def has(self, array: np.ndarray) -> bool:
+        """Return True if the graph has an initializer with this content."""
+        return _content(array) in self._initializers
+
     def made(self, array: np.ndarray) -> np.ndarray:
         """Note an array that depends on no parameter, such as a Fourier matrix; its initializer is marked `MADE`."""
         self._made[id(array)] = array
