@@ -180,11 +180,18 @@ def test_what_depends_on_no_parameter_is_not_quantised(tmp_path):
     example = {"x": RNG.normal(size=(8, 30)).astype(np.float32), "index": np.arange(8, dtype=np.int32)}
     path, known, options = tmp_path / "network.onnx", spectral(params, example)["y"], {"example": example}
     jaxrnn.export_onnx(spectral, params, path, **options)
-    (second,) = (node for node in onnx.load(path).graph.node if "second" in node.input)
-    assert second.op_type == "Gemm"  # which the quantizer writes as two nodes
+    plain = onnx.load(path).graph
+    (second,) = (node for node in plain.node if "second" in node.input)
+    assert second.op_type == "Gemm"
+    # The transforms share a matrix.
+    tables = [each for each in plain.initializer if sorted(each.dims) == [30, 32]]
+    assert len(tables) == 1
+    np.testing.assert_allclose(peer_outputs(path, example)["y"], known, rtol=0, atol=2e-6)
     options["quantize"] = "dynamic"
     for exclude, integers in (((), ["first", "second"]), ((second.name,), ["first"])):
         jaxrnn.export_onnx(spectral, params, path, quantize_exclude=exclude, **options)
+        (table,) = (each for each in onnx.load(path).graph.initializer if sorted(each.dims) == [30, 32])
+        np.testing.assert_array_equal(numpy_helper.to_array(table), numpy_helper.to_array(tables[0]))
         stored = {each.name for each in onnx.load(path).graph.initializer if each.data_type == TensorProto.INT8}
         assert stored == {f"{name}_{part}" for name in integers for part in ("quantized", "zero_point")}
         error = peer_outputs(path, example)["y"] - known
