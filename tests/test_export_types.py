@@ -198,3 +198,47 @@ def test_what_depends_on_no_parameter_is_not_quantised(tmp_path):
         assert np.sqrt(np.mean(error**2) / np.mean(known**2)) < 0.003  # 0.010 with integers in the transforms
     unknown = {**options, "quantize_exclude": ("fft/Matmul",)}
     check_refused(InputError, "starts with 'fft/Matmul'", jaxrnn.export_onnx, spectral, params, path, **unknown)
+
+
+def shared_step(folder, **options):
+    """Export a stream whose step and flush have the same weight."""
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=(64, 48)), jnp.float32)
+
+    def function(params, inputs):
+        x = jnp.pad(inputs["x"], ((0, 1), (0, 0)))[1:]
+        return {"y": jnp.tanh(x @ params) @ params.T + inputs["x"]}
+
+    streamed = jaxrnn.stream(function, {"x": jnp.zeros((8, 64))}, axes=0, params=weight)
+    options = {"flush": folder / "flush.onnx", **options}
+    return streamed, weight, jaxrnn.export_onnx(streamed, weight, folder / "step.onnx", **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float16"}, {"quantize": "dynamic"}], ids=lambda each: [*each, ""][0]
+)
+def test_a_step_and_a_flush_share_large_arrays(options, tmp_path):
+    streamed, weight, written = shared_step(tmp_path, shared_weights=True, **options)
+    data = tmp_path / "step.onnx.data"
+    assert {each.name for each in written.files} >= {data.name, "step.onnx", "flush.onnx"}
+    places = []
+    for name in ("step.onnx", "flush.onnx"):
+        tensors = onnx.load(tmp_path / name, load_external_data=False).graph.initializer
+        outside = [{each.key: each.value for each in tensor.external_data} for tensor in tensors]
+        places.append({(each["location"], each["offset"], each["length"]) for each in outside if each})
+    assert places[0] == places[1] != set()
+    assert data.stat().st_size < 1.1 * (weight.nbytes if not options else weight.nbytes / 2)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in written.files:
+        path.rename(moved / path.name)
+    report = verify_export(streamed, weight, moved / "step.onnx")
+    assert report.ok, report
+    assert jaxrnn.load(moved / "step.onnx").state
+
+
+def test_shared_weights_need_a_flush_in_the_same_folder(tmp_path):
+    (tmp_path / "other").mkdir()
+    for flush in (None, tmp_path / "other" / "flush.onnx"):
+        message = "shared_weights is for a step and a flush in the same folder"
+        check_refused(InputError, message, shared_step, tmp_path, shared_weights=True, flush=flush)
+    assert [each.name for each in tmp_path.iterdir()] == ["other"]

@@ -24,7 +24,7 @@ from jaxrnn.cli.stream_options import TimedPulses
 
 #: The target of files that are no ONNX files, and the options of ONNX files only.
 LITERT = "litert"
-_OF_ONNX = ("opset", "io_dtype", "join_state", "quantize_exclude")
+_OF_ONNX = ("opset", "io_dtype", "join_state", "quantize_exclude", "shared_weights")
 _TYPES = click.Choice(["bfloat16", "float16"])
 
 
@@ -48,6 +48,7 @@ def export(
             quantize=Option(type=click.Choice(["dynamic"])),
             target=Option(type=click.Choice(["tract", LITERT])),
             join_state=Option(),
+            shared_weights=Option(),
         ),
     ],
     metadata: Annotated[dict[str, str], Option(metavar="KEY=TEXT", parse=split_pairs)] | None = None,
@@ -124,6 +125,10 @@ def export(
     """
     from jaxrnn.cli.export_writing import write_graph_again, write_step
 
+    if example is not None and options.get("shared_weights"):
+        raise click.UsageError(
+            "--shared-weights is not for --example: the page of the example loads one file at a time"
+        )
     if given and not verify:
         raise click.UsageError("--input and --inputs give the recordings to verify with: they need --verify")
     types = {name: options[name] for name in ("dtype", "io_dtype", "quantize") if name in options}

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ def export_onnx(
     join_state: bool = False,
     metadata: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
+    shared_weights: bool = False,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -118,6 +119,8 @@ def export_onnx(
         metadata: further entries of the metadata of a step or stream, as text by key. The metadata and doc strings of
             the model's file are kept.
         names: names of inputs and outputs in the file of a step or stream, by the names that they have otherwise.
+        shared_weights: write the arrays of more than 1 KB of the step and the flush once, to ``NAME.onnx.data``, the
+            external data of both files. The three files must stay in the same folder.
 
     Returns:
         The written files, or None after writing a model's whole graph.
@@ -131,6 +134,7 @@ def export_onnx(
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
     options |= {"frame_rate": frame_rate, "target": target, "join_state": join_state or None}
     options |= {"metadata": checked_metadata(metadata), "names": dict(names or {}) or None}
+    options["shared_weights"] = shared_weights or None
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
@@ -149,6 +153,8 @@ def export_onnx(
         return None
     paths = [local_path(path), *([] if flush is None else [local_path(flush)])]
     check_targets(paths)
+    if shared_weights and (flush is None or paths[0].parent.resolve() != paths[1].parent.resolve()):
+        raise InputError("shared_weights is for a step and a flush in the same folder: give `flush`, beside the step")
     version = None if opset is None else _known_opset(opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()
     graphs = graphs_of(stepper, params, options, apart)
@@ -156,7 +162,7 @@ def export_onnx(
     graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
     if version is None:
         version = BLOCKS_SINCE if any(each.stores_blocks for each in graphs) else OPSET
-    return _write(graphs, paths, version, conversion, options["metadata"] or {})
+    return _write(graphs, paths, version, conversion, options["metadata"] or {}, shared_weights)
 
 
 def checked_metadata(metadata: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -204,7 +210,7 @@ def graphs_of(stepper: Any, params: Any, options: Mapping[str, Any], apart: Coll
         )
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
-    of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names")
+    of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names", "shared_weights")
     if given := [name for name in of_steps if options[name] is not None]:
         raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
     return [function_graph(stepper, params, example, options["label"])]
@@ -231,7 +237,12 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
 
 
 def _write(
-    graphs: list[Graph], paths: list[Path], opset: int, conversion: Conversion | None, metadata: Mapping[str, str]
+    graphs: list[Graph],
+    paths: list[Path],
+    opset: int,
+    conversion: Conversion | None,
+    metadata: Mapping[str, str],
+    shared_weights: bool,
 ) -> Exported:
     notes = graphs[0].notes._replace(metadata={**graphs[0].notes.metadata, **metadata})
     lowered = [(graph.lowered(opset), graph.facts) for graph in graphs]
@@ -246,7 +257,8 @@ def _write(
         facts.append(dataclasses.replace(known, files=files))
         describe_file(model, facts[-1], notes)
         models[path] = model
-    written = write_files(dict(reversed(models.items())), beside)
+    shared = data_path(paths[0]) if shared_weights else None
+    written = write_files(dict(reversed(models.items())), beside, shared)
     exported = [
         ExportedGraph(path, each, sum(1 for _ in model.graph.all_nodes()))
         for (path, model), each in zip(models.items(), facts, strict=True)
@@ -302,6 +314,8 @@ class Exported:
 
 #: Tensors up to this many bytes stay in the model: ONNX's inference reads shapes.
 SMALL = 1024
+#: The alignment in bytes of tensors in a shared file.
+_ALIGNED = 64
 
 
 def check_targets(paths: Sequence[Path]) -> None:
@@ -330,15 +344,20 @@ def data_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> dict[Path, str]:
+def write_files(
+    graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]], shared: Path | None = None
+) -> dict[Path, str]:
     """Write models and arrays by path. All files appear, or no file appears.
 
-    The last model refers to the previous files. Returns the SHA-256 of each file.
+    ``shared`` is the file of the large tensors of all models. The last model refers to the previous files. Returns the
+    SHA-256 of each file.
     """
     with contextlib.ExitStack() as stack:
         first = {path.parent: path for path in reversed((*graphs, *arrays))}
         beside = {folder: stack.enter_context(scratch(path)) for folder, path in first.items()}
         data: list[Path] = []
+        if shared is not None and _share(graphs.values(), beside[shared.parent] / shared.name):
+            data.append(shared)
         for path, model in graphs.items():
             data += _write_model(model, path, beside[path.parent])
         for path, entries in arrays.items():
@@ -358,19 +377,48 @@ def digest_of(path: Path) -> str:
 def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
     """Write a model to a folder, check the file with ONNX, and return the files of external data."""
     tensors = [value.const_value for value in model.graph.initializers.values()]
-    is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
+    is_shared = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+    is_large = not is_shared and sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name
     ir.save(
         model, written, format="protobuf", external_data=data.name if is_large else None, size_threshold_bytes=SMALL
     )
     try:
-        _check(written, is_large, folder / f"{path.name}.inferred")
+        _check(written, is_large or is_shared, folder / f"{path.name}.inferred")
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(
             f"ONNX refuses the graph that jaxrnn made for {path}, which is a bug in jaxrnn; nothing was written: "
             f"{first_line(error, 2000)}"
         ) from error
-    return [data] if (folder / data.name).exists() else []
+    return [data] if is_large else []
+
+
+def _share(models: Iterable[ir.Model], written: Path) -> bool:
+    """Move the large tensors of models to a file, equal tensors once; return False if there are none."""
+    places: dict[bytes, int] = {}
+    with written.open("wb") as file:
+        for model in models:
+            for value in model.graph.initializers.values():
+                tensor = value.const_value
+                if tensor is None or tensor.nbytes <= SMALL:
+                    continue
+                data = tensor.tobytes()
+                if data not in places:
+                    file.write(bytes(-file.tell() % _ALIGNED))
+                    places[data] = file.tell()
+                    file.write(data)
+                value.const_value = ir.ExternalTensor(
+                    written.name,
+                    places[data],
+                    len(data),
+                    tensor.dtype,
+                    shape=ir.Shape(tensor.shape),
+                    name=str(value.name),
+                    base_dir=written.parent,
+                )
+    if not places:
+        written.unlink()
+    return bool(places)
 
 
 def _check(written: Path, is_large: bool, inferred: Path) -> None:
