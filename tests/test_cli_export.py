@@ -381,6 +381,12 @@ def test_smaller_types_and_what_is_said_of_a_stream(layers, tmp_path):
     for options in ((*stream,), ("--dim", "T=9")):  # the stream, and the whole graph
         said = call("export", file, *options, "--quantize", "dynamic", "--verify", "-o", out).stdout
         assert "agrees with an error of quantisation of " in said
+    flush = tmp_path / "rest.onnx"
+    call("export", file, *stream, "--shared-weights", "--flush", flush, "--verify", "-o", out)
+    said = call_json("export", file, *stream, "--shared-weights", "-o", out, status=2)["error"]
+    assert "shared_weights is for a step and a flush in the same folder" in said
+    said = call_json("export", file, *stream, "--quantize", "dynamic", "--quantize-exclude", "mas", "-o", out, status=2)
+    assert "quantize_exclude: the name of no product, convolution or LSTM starts with 'mas'" in said["error"]
 
 
 @pytest.fixture

@@ -76,6 +76,8 @@ REFUSED = [
     ({"dtype": "float16", "io_dtype": "bfloat16"}, InputError, "io_dtype must be equal to dtype"),
     ({"dtype": "float16", "quantize": "dynamic"}, InputError, "give dtype or quantize, not both"),
     ({"quantize": "static"}, InputError, "quantize must be 'dynamic'"),
+    ({"quantize_exclude": ("kernel",)}, InputError, "quantize_exclude goes with quantize='dynamic'"),
+    ({"quantize": "dynamic", "quantize_exclude": "kernel"}, InputError, "must be a sequence of names of nodes"),
 ]
 
 
@@ -161,3 +163,82 @@ def test_quantised_models_stay_in_integers(tmp_path):
     model = jaxrnn.load(make_model(graph))
     with pytest.raises(InputError, match="quantised and computes in integers"):
         jaxrnn.export_onnx(model.stream("T"), model.params, tmp_path / "step.onnx", dtype="float16")
+
+
+def spectral(params, inputs):
+    """A network between two Fourier transforms of frames, and a table of positions."""
+    spectrum = jnp.fft.rfft(inputs["x"], axis=-1)
+    mask = jax.nn.sigmoid(jnp.tanh(jnp.abs(spectrum) @ params["first"]) @ params["second"] + params["bias"])
+    table = jnp.sin(jnp.arange(40.0)[:, None] * jnp.arange(1.0, 31))
+    return {"y": jnp.fft.irfft(spectrum * mask.astype(jnp.complex64), 30) + 0.1 * table[inputs["index"]]}
+
+
+def test_what_depends_on_no_parameter_is_not_quantised(tmp_path):
+    """Fourier matrices and positions stay float32, and so do the products that the caller names."""
+    kernels = {name: RNG.normal(size=(16, 16)).astype(np.float32) / 8 for name in ("first", "second")}
+    params = {**kernels, "bias": np.ones(16, np.float32)}
+    example = {"x": RNG.normal(size=(8, 30)).astype(np.float32), "index": np.arange(8, dtype=np.int32)}
+    path, known, options = tmp_path / "network.onnx", spectral(params, example)["y"], {"example": example}
+    jaxrnn.export_onnx(spectral, params, path, **options)
+    plain = onnx.load(path).graph
+    (second,) = (node for node in plain.node if "second" in node.input)
+    assert second.op_type == "Gemm"
+    # The transforms share a matrix.
+    tables = [each for each in plain.initializer if sorted(each.dims) == [30, 32]]
+    assert len(tables) == 1
+    np.testing.assert_allclose(peer_outputs(path, example)["y"], known, rtol=0, atol=2e-6)
+    options["quantize"] = "dynamic"
+    for exclude, integers in (((), ["first", "second"]), ((second.name,), ["first"])):
+        jaxrnn.export_onnx(spectral, params, path, quantize_exclude=exclude, **options)
+        (table,) = (each for each in onnx.load(path).graph.initializer if sorted(each.dims) == [30, 32])
+        np.testing.assert_array_equal(numpy_helper.to_array(table), numpy_helper.to_array(tables[0]))
+        stored = {each.name for each in onnx.load(path).graph.initializer if each.data_type == TensorProto.INT8}
+        assert stored == {f"{name}_{part}" for name in integers for part in ("quantized", "zero_point")}
+        error = peer_outputs(path, example)["y"] - known
+        assert np.sqrt(np.mean(error**2) / np.mean(known**2)) < 0.003  # 0.010 with integers in the transforms
+    unknown = {**options, "quantize_exclude": ("fft/Matmul",)}
+    check_refused(InputError, "starts with 'fft/Matmul'", jaxrnn.export_onnx, spectral, params, path, **unknown)
+
+
+def shared_step(folder, **options):
+    """Export a stream whose step and flush have the same weight."""
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=(64, 48)), jnp.float32)
+
+    def function(params, inputs):
+        x = jnp.pad(inputs["x"], ((0, 1), (0, 0)))[1:]
+        return {"y": jnp.tanh(x @ params) @ params.T + inputs["x"]}
+
+    streamed = jaxrnn.stream(function, {"x": jnp.zeros((8, 64))}, axes=0, params=weight)
+    options = {"flush": folder / "flush.onnx", **options}
+    return streamed, weight, jaxrnn.export_onnx(streamed, weight, folder / "step.onnx", **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float16"}, {"quantize": "dynamic"}], ids=lambda each: [*each, ""][0]
+)
+def test_a_step_and_a_flush_share_large_arrays(options, tmp_path):
+    streamed, weight, written = shared_step(tmp_path, shared_weights=True, **options)
+    data = tmp_path / "step.onnx.data"
+    assert {each.name for each in written.files} >= {data.name, "step.onnx", "flush.onnx"}
+    places = []
+    for name in ("step.onnx", "flush.onnx"):
+        tensors = onnx.load(tmp_path / name, load_external_data=False).graph.initializer
+        outside = [{each.key: each.value for each in tensor.external_data} for tensor in tensors]
+        places.append({(each["location"], each["offset"], each["length"]) for each in outside if each})
+    assert places[0] == places[1] != set()
+    assert data.stat().st_size < 1.1 * (weight.nbytes if not options else weight.nbytes / 2)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in written.files:
+        path.rename(moved / path.name)
+    report = verify_export(streamed, weight, moved / "step.onnx")
+    assert report.ok, report
+    assert jaxrnn.load(moved / "step.onnx").state
+
+
+def test_shared_weights_need_a_flush_in_the_same_folder(tmp_path):
+    (tmp_path / "other").mkdir()
+    for flush in (None, tmp_path / "other" / "flush.onnx"):
+        message = "shared_weights is for a step and a flush in the same folder"
+        check_refused(InputError, message, shared_step, tmp_path, shared_weights=True, flush=flush)
+    assert [each.name for each in tmp_path.iterdir()] == ["other"]

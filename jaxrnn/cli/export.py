@@ -24,7 +24,7 @@ from jaxrnn.cli.stream_options import TimedPulses
 
 #: The target of files that are no ONNX files, and the options of ONNX files only.
 LITERT = "litert"
-_OF_ONNX = ("opset", "io_dtype", "join_state")
+_OF_ONNX = ("opset", "io_dtype", "join_state", "quantize_exclude", "shared_weights")
 _TYPES = click.Choice(["bfloat16", "float16"])
 
 
@@ -57,9 +57,11 @@ def export(
             quantize=Option(type=click.Choice(["dynamic"])),
             target=Option(type=click.Choice(["tract", LITERT])),
             join_state=Option(),
+            shared_weights=Option(),
         ),
     ],
     metadata: Annotated[dict[str, str], Option(metavar="KEY=TEXT", parse=split_pairs)] | None = None,
+    quantize_exclude: Annotated[tuple[str, ...], Option(metavar="NAME")] = (),
     names: Annotated[dict[str, str], Option(("--name",), "NAME=NEW", parse=split_pairs)] | None = None,
     params: ParamsOptions,
     verify: bool = False,
@@ -118,6 +120,8 @@ def export(
             give delay and look-ahead in milliseconds too.
         metadata: An entry of the metadata of the file of a stream or step; may be given several times. The metadata and
             doc strings of FILE are kept.
+        quantize_exclude: With --quantize: a product, convolution or LSTM that stays float32, by the start of its name;
+            may be given several times.
         names: Give an input or output of the file of a stream or step another name; may be given several times.
         as_step: With --params or --checkpoint: write the step in place of the graph of FILE.
         verify: First run the new file in ONNX Runtime on random or given inputs, and compare. Exit status 1 if it
@@ -130,10 +134,16 @@ def export(
     """
     from jaxrnn.cli.export_writing import write_graph_again, write_step
 
+    if example is not None and options.get("shared_weights"):
+        raise click.UsageError(
+            "--shared-weights is not for --example: the page of the example loads one file at a time"
+        )
     if given and not verify:
         raise click.UsageError("--input and --inputs give the recordings to verify with: they need --verify")
     types = {name: options[name] for name in ("dtype", "io_dtype", "quantize") if name in options}
     options |= {name: value for name, value in (("metadata", metadata), ("names", names)) if value}
+    if quantize_exclude:
+        types["quantize_exclude"] = options["quantize_exclude"] = quantize_exclude
     if output.suffix == ".tflite" and options.setdefault("target", LITERT) != LITERT:
         raise click.UsageError(
             f"{output.name} is a file for LiteRT, and --target {options['target']} is for ONNX files"

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
+from jaxrnn._files.messages import near_or_all
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
-from jaxrnn.export.writer import constant_of
+from jaxrnn.export.writer import MADE, OWN_DOMAIN, constant_of
 
 #: Just below protobuf's limit. The tensors of larger models go to an external file.
 LARGEST = 2**31 - 2**24
@@ -30,9 +31,10 @@ class Conversion:
     dtype: np.dtype | None
     io_dtype: np.dtype | None
     quantize: bool
+    exclude: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, dtype: Any, io_dtype: Any, quantize: Any) -> Conversion | None:
+    def of(cls, dtype: Any, io_dtype: Any, quantize: Any, exclude: Sequence[str] = ()) -> Conversion | None:
         """Check the arguments of an export; return None if no conversion is needed."""
         if quantize not in (None, "dynamic"):
             raise InputError(f"quantize must be 'dynamic', not {quantize!r}")
@@ -44,14 +46,28 @@ class Conversion:
         known, of_io = compute_type(dtype), compute_type(io_dtype)
         if of_io is not None and of_io != known:
             raise InputError(f"io_dtype must be equal to dtype, or None for float32, not {of_io}")
-        return None if known is None and quantize is None else cls(known, of_io, quantize is not None)
+        if isinstance(exclude, str) or not all(isinstance(each, str) and each for each in exclude):
+            raise InputError(f"quantize_exclude must be a sequence of names of nodes, not {exclude!r}")
+        if exclude and quantize is None:
+            raise InputError("quantize_exclude goes with quantize='dynamic'")
+        return None if known is None and quantize is None else cls(known, of_io, quantize is not None, tuple(exclude))
+
+    def check(self, models: Sequence[ir.Model]) -> None:
+        """Raise an error for a name in `exclude` with which no node of the models begins."""
+        names = [str(node.name) for model in models for node in model.graph.all_nodes() if node.op_type in _QUANTISED]
+        for each in self.exclude:
+            if not any(name.startswith(each) for name in names):
+                raise InputError(
+                    f"quantize_exclude: the name of no product, convolution or LSTM starts with {each!r}"
+                    f"{near_or_all(each, dict.fromkeys(names))}"
+                )
 
     def apply(self, model: ir.Model, facts: Any) -> tuple[ir.Model, Any]:
         """Convert a model and the `StepFile`, which is None for the whole graph of a model's file."""
         if not model.opset_imports.keys() & {"", "ai.onnx"}:  # two names of ONNX's operators, such as casts
             model.opset_imports[""] = _OPSET
         if self.quantize:
-            return _quantized(model), facts
+            return _quantized(model, self.exclude), facts
         assert self.dtype is not None
         dtype = self.dtype
         if facts is None:
@@ -81,14 +97,27 @@ class Conversion:
         return model, dataclasses.replace(facts, spec=spec, first=first, parts={**facts.parts, **parts})
 
 
-def _quantized(model: ir.Model) -> ir.Model:
-    """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs."""
+#: The operators with weights that ONNX Runtime's quantizer stores as integers.
+_QUANTISED = frozenset(("MatMul", "Gemm", "Conv", "LSTM", "Gather"))
+
+
+def _quantized(model: ir.Model, exclude: tuple[str, ...]) -> ir.Model:
+    """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs.
+
+    Arrays that depend on no parameter, such as Fourier matrices and tables of positions, stay float32.
+    """
     try:
         from onnxruntime.quantization import quantize_dynamic
     except ImportError as error:
         raise MissingPackageError(
             "ONNX Runtime, which quantises the file, is not installed: pip install 'jaxrnn[verify]'"
         ) from error
+    # The quantizer rewrites products even if it is told to exclude them, so it does not see them.
+    for node in model.graph.all_nodes():
+        made = any(each is not None and each.meta.get(MADE) for each in node.inputs)
+        if node.op_type in _QUANTISED and (made or (node.name or "").startswith(exclude)):
+            node.domain, node.op_type = OWN_DOMAIN, f"{node.domain}::{node.op_type}"
+            model.opset_imports[OWN_DOMAIN] = 1
     proto = ir.to_proto(model)
     if proto.ByteSize() > LARGEST:
         raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
@@ -98,11 +127,16 @@ def _quantized(model: ir.Model) -> ir.Model:
         path = Path(folder, "quantized.onnx")
         quantize_dynamic(proto, path)
         result = ir.load(path)
+    result.opset_imports.pop(OWN_DOMAIN, None)
+    for each in (model, result):
+        for node in each.graph.all_nodes():
+            if node.domain == OWN_DOMAIN:
+                node.domain, _, node.op_type = node.op_type.partition("::")
     before, after = (Counter(node.op_type for node in each.graph.all_nodes()) for each in (model, result))
     if not any("Dynamic" in name for name in after - before):
         raise InputError(
-            "there is nothing to quantise: the file has no MatMul, Gemm, Conv or LSTM with constant weights; leave out "
-            "quantize"
+            "there is nothing to quantise: the file has no MatMul, Gemm, Conv or LSTM with weights that are parameters "
+            "and that quantize_exclude leaves; leave out quantize"
         )
     result.metadata_props.clear()
     result.metadata_props.update(model.metadata_props)

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,12 @@ def export_onnx(
     dtype: str | np.dtype | None = None,
     io_dtype: str | np.dtype | None = None,
     quantize: str | None = None,
+    quantize_exclude: Sequence[str] = (),
     target: str | None = None,
     join_state: bool = False,
     metadata: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
+    shared_weights: bool = False,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -108,7 +110,9 @@ def export_onnx(
         io_dtype: with `dtype`, the type of float32 inputs and outputs other than the state; by default they stay
             float32.
         quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; each call quantises the
-            inputs of products, convolutions and LSTMs.
+            inputs of products, convolutions and LSTMs. Fourier matrices and other arrays that depend on no parameter
+            stay float32.
+        quantize_exclude: products, convolutions and LSTMs that stay float32, by the start of the node's name.
         target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
             pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
             more slowly.
@@ -118,6 +122,8 @@ def export_onnx(
         metadata: further entries of the metadata of a step or stream, as text by key. The metadata and doc strings of
             the model's file are kept.
         names: names of inputs and outputs in the file of a step or stream, by the names that they have otherwise.
+        shared_weights: write the arrays of more than 1 KB of the step and the flush once, to ``NAME.onnx.data``, the
+            external data of both files. The three files must stay in the same folder.
 
     Returns:
         The written files, or None after writing a model's whole graph.
@@ -131,11 +137,12 @@ def export_onnx(
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
     options |= {"frame_rate": frame_rate, "target": target, "join_state": join_state or None}
     options |= {"metadata": checked_metadata(metadata), "names": dict(names or {}) or None}
+    options["shared_weights"] = shared_weights or None
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
-    conversion = Conversion.of(dtype, io_dtype, quantize)
+    conversion = Conversion.of(dtype, io_dtype, quantize, quantize_exclude)
     if isinstance(stepper, Model) and not step:
         if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
@@ -149,6 +156,8 @@ def export_onnx(
         return None
     paths = [local_path(path), *([] if flush is None else [local_path(flush)])]
     check_targets(paths)
+    if shared_weights and (flush is None or paths[0].parent.resolve() != paths[1].parent.resolve()):
+        raise InputError("shared_weights is for a step and a flush in the same folder: give `flush`, beside the step")
     version = None if opset is None else _known_opset(opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()
     stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": target}
@@ -168,7 +177,7 @@ def export_onnx(
         lowered = [opened(group, version, symbol) for group in groups]
     notes = ones[0].notes
     notes = notes._replace(metadata={**notes.metadata, **(options["metadata"] or {})})
-    return _write(lowered, paths, conversion, notes)
+    return _write(lowered, paths, conversion, notes, shared_weights)
 
 
 def _batch_name(stepper: Any, dims: Mapping[str, int], name: str) -> str:
@@ -199,7 +208,9 @@ def _write_converted(model: Model, params: Any, path: Path, conversion: Conversi
         written = folder / path.name
         write_graph(model, params, written)
         proto = onnx.shape_inference.infer_shapes(onnx.load(written), data_prop=True)
-        converted, _ = conversion.apply(ir.from_proto(proto), None)
+        graph = ir.from_proto(proto)
+        conversion.check([graph])
+        converted, _ = conversion.apply(graph, None)
         write_files({path: converted}, {})
 
 
@@ -223,7 +234,7 @@ def graphs_of(stepper: Any, params: Any, options: Mapping[str, Any], apart: Coll
         )
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
-    of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names")
+    of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names", "shared_weights")
     if given := [name for name in of_steps if options[name] is not None]:
         raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
     return [function_graph(stepper, params, example, options["label"])]
@@ -250,9 +261,14 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
 
 
 def _write(
-    lowered: list[tuple[ir.Model, StepFile]], paths: list[Path], conversion: Conversion | None, notes: Notes
+    lowered: list[tuple[ir.Model, StepFile]],
+    paths: list[Path],
+    conversion: Conversion | None,
+    notes: Notes,
+    shared_weights: bool,
 ) -> Exported:
     if conversion is not None:
+        conversion.check([model for model, _ in lowered])
         lowered = [conversion.apply(*each) for each in lowered]
     beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}
     names = [("step", paths[0]), *(("flush", path) for path in paths[1:]), *(("first_state", path) for path in beside)]
@@ -262,7 +278,8 @@ def _write(
         facts.append(dataclasses.replace(known, files=files))
         describe_file(model, facts[-1], notes)
         models[path] = model
-    written = write_files(dict(reversed(models.items())), beside)
+    shared = data_path(paths[0]) if shared_weights else None
+    written = write_files(dict(reversed(models.items())), beside, shared)
     exported = [
         ExportedGraph(path, each, sum(1 for _ in model.graph.all_nodes()))
         for (path, model), each in zip(models.items(), facts, strict=True)
@@ -318,6 +335,8 @@ class Exported:
 
 #: Tensors up to this many bytes stay in the model: ONNX's inference reads shapes.
 SMALL = 1024
+#: The alignment in bytes of tensors in a shared file.
+_ALIGNED = 64
 
 
 def check_targets(paths: Sequence[Path]) -> None:
@@ -346,15 +365,20 @@ def data_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def write_files(graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]]) -> dict[Path, str]:
+def write_files(
+    graphs: Mapping[Path, ir.Model], arrays: Mapping[Path, Mapping[str, np.ndarray]], shared: Path | None = None
+) -> dict[Path, str]:
     """Write models and arrays by path. All files appear, or no file appears.
 
-    The last model refers to the previous files. Returns the SHA-256 of each file.
+    ``shared`` is the file of the large tensors of all models. The last model refers to the previous files. Returns the
+    SHA-256 of each file.
     """
     with contextlib.ExitStack() as stack:
         first = {path.parent: path for path in reversed((*graphs, *arrays))}
         beside = {folder: stack.enter_context(scratch(path)) for folder, path in first.items()}
         data: list[Path] = []
+        if shared is not None and _share(graphs.values(), beside[shared.parent] / shared.name):
+            data.append(shared)
         for path, model in graphs.items():
             data += _write_model(model, path, beside[path.parent])
         for path, entries in arrays.items():
@@ -374,19 +398,48 @@ def digest_of(path: Path) -> str:
 def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
     """Write a model to a folder, check the file with ONNX, and return the files of external data."""
     tensors = [value.const_value for value in model.graph.initializers.values()]
-    is_large = sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
+    is_shared = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+    is_large = not is_shared and sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name
     ir.save(
         model, written, format="protobuf", external_data=data.name if is_large else None, size_threshold_bytes=SMALL
     )
     try:
-        _check(written, is_large, folder / f"{path.name}.inferred")
+        _check(written, is_large or is_shared, folder / f"{path.name}.inferred")
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(
             f"ONNX refuses the graph that jaxrnn made for {path}, which is a bug in jaxrnn; nothing was written: "
             f"{first_line(error, 2000)}"
         ) from error
-    return [data] if (folder / data.name).exists() else []
+    return [data] if is_large else []
+
+
+def _share(models: Iterable[ir.Model], written: Path) -> bool:
+    """Move the large tensors of models to a file, equal tensors once; return False if there are none."""
+    places: dict[bytes, int] = {}
+    with written.open("wb") as file:
+        for model in models:
+            for value in model.graph.initializers.values():
+                tensor = value.const_value
+                if tensor is None or tensor.nbytes <= SMALL:
+                    continue
+                data = tensor.tobytes()
+                if data not in places:
+                    file.write(bytes(-file.tell() % _ALIGNED))
+                    places[data] = file.tell()
+                    file.write(data)
+                value.const_value = ir.ExternalTensor(
+                    written.name,
+                    places[data],
+                    len(data),
+                    tensor.dtype,
+                    shape=ir.Shape(tensor.shape),
+                    name=str(value.name),
+                    base_dir=written.parent,
+                )
+    if not places:
+        written.unlink()
+    return bool(places)
 
 
 def _check(written: Path, is_large: bool, inferred: Path) -> None:

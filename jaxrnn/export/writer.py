@@ -17,6 +17,8 @@ from jaxrnn.export.quantized import BLOCKS_SINCE, Quantized
 #: Temporary nodes: functions that ONNX lacks, which are written out after the rewrites, and the ends of a graph.
 OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
 OWN_DOMAIN = "jaxrnn"
+#: The key in an initializer's ``meta``: True if the array depends on shapes and literals only, not on parameters.
+MADE = "made"
 
 #: An array that is known while the graph is written, or a value of the graph.
 Operand = np.ndarray | ir.Value
@@ -57,6 +59,7 @@ class Writer:
         self._initializers: dict[Any, ir.Value] = {} if outer is None else outer._initializers
         self._parameters: dict[int, tuple[str, np.ndarray]] = {} if outer is None else outer._parameters
         self._equal_parameters: dict[Any, np.ndarray] = {} if outer is None else outer._equal_parameters
+        self._made: dict[int, np.ndarray] = {} if outer is None else outer._made
 
     def inside(self) -> Writer:
         """Return the writer of a subgraph, which can read the values of this graph."""
@@ -70,6 +73,21 @@ class Writer:
     def is_parameter(self, array: np.ndarray) -> bool:
         """Return True if an array is, or equals, a parameter."""
         return id(array) in self._parameters or _content(array) in self._equal_parameters
+
+    def has(self, array: np.ndarray) -> bool:
+        """Return True if the graph has an initializer with this content."""
+        return _content(array) in self._initializers
+
+    def made(self, array: np.ndarray) -> np.ndarray:
+        """Note an array that depends on no parameter, such as a Fourier matrix; its initializer is marked `MADE`."""
+        self._made[id(array)] = array
+        return array
+
+    def is_made(self, array: Any) -> bool:
+        """Return True if an array, or the array that it is a view of, depends on no parameter."""
+        while array is not None and id(array) not in self._made:
+            array = getattr(array, "base", None)
+        return array is not None
 
     def unused(self, name: str) -> str:
         """Return the name, with a number if the name is taken, and take it."""
@@ -91,6 +109,11 @@ class Writer:
             value = make_value(name or self.unused(f"{self.scope or ''}/constant"), array.shape, array.dtype)
             value.const_value = ir.tensor(array, name=value.name)
             self._initializers[key] = value
+            value.meta[MADE] = True
+        if name or not self.is_made(operand):  # one use of a parameter suffices
+            self._initializers[key].meta[MADE] = False
+        elif self._initializers[key].meta[MADE]:
+            self.made(array)
         return self._initializers[key]
 
     def quantized(self, array: Quantized) -> ir.Value | None:

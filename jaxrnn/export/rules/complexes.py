@@ -285,6 +285,8 @@ def transform(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
 
 #: Powers of two from here on are faster as `DFT`, which needs this opset.
 _LONG, _DFT_OPSET = 1024, 17
+#: The opset that made the addend of ``Gemm`` optional.
+_GEMM_OPSET = 11
 
 
 def _transformed(
@@ -302,6 +304,26 @@ def _transformed(
 
 def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:
     """Multiply both parts, side by side, with a matrix that returns both parts side by side."""
+    writer, dtype = lowering.writer, dtype_of(parts[0])
+    x = concatenate(writer, parts, len(shape_of(parts[0])) - 1)
+    matrix = _matrix(length, len(parts), inverse, half).astype(dtype)
+    shape = (*shape_of(x)[:-1], matrix.shape[1])
+    if inverse and half:
+        # The transposed matrix of the forward transform, if the file has it: with scaled rows, it is the inverse's.
+        forward = writer.made(_matrix(length, 1, inverse=False, half=True).astype(dtype))
+        if writer.opset >= _GEMM_OPSET and writer.has(forward):
+            x = elements(lowering, "Mul", x, np.tile(_weights(length) / length, 2).astype(dtype))
+            rows = reshape(writer, x, (int(np.prod(shape[:-1])), len(matrix)))
+            product = writer.node("Gemm", rows, forward, shape=(shape_of(rows)[0], length), dtype=dtype, transB=1)
+            return [reshape(writer, product, shape)]
+    product = writer.node("MatMul", x, writer.made(matrix), shape=shape, dtype=dtype)
+    columns = matrix.shape[1] // (1 if inverse and half else 2)
+    starts = range(0, matrix.shape[1], columns)
+    return [cut_along(writer, product, len(shape) - 1, start, start + columns) for start in starts]
+
+
+def _matrix(length: int, parts: int, inverse: bool, half: bool) -> np.ndarray:
+    """Return the matrix of a transform of one or two parts."""
     bins = length // 2 + 1
     rows = bins if inverse and half else length
     columns = bins if half and not inverse else length
@@ -310,17 +332,16 @@ def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, invers
     cosine[np.isin(turns, (0.25, 0.75))] = sine[np.isin(turns, (0, 0.5))] = 0
     if inverse:
         cosine, sine = cosine / length, -sine / length
-    if inverse and half:  # bins count twice, except 0 and the Nyquist frequency
-        twice = np.where((np.arange(rows) == 0) | (2 * np.arange(rows) == length), 1, 2)[:, None]
-        cosine, sine = cosine * twice, sine * twice
+    if inverse and half:
+        cosine, sine = cosine * _weights(length)[:, None], sine * _weights(length)[:, None]
     matrix = np.block([[cosine, -sine], [sine, cosine]])
-    matrix = matrix[: rows * len(parts), : columns if inverse and half else 2 * columns]
-    dtype = dtype_of(parts[0])
-    x = concatenate(lowering.writer, parts, len(shape_of(parts[0])) - 1)
-    shape = (*shape_of(x)[:-1], matrix.shape[1])
-    product = lowering.writer.node("MatMul", x, matrix.astype(dtype), shape=shape, dtype=dtype)
-    starts = range(0, matrix.shape[1], columns)
-    return [cut_along(lowering.writer, product, len(shape) - 1, start, start + columns) for start in starts]
+    return matrix[: rows * parts, : columns if inverse and half else 2 * columns]
+
+
+def _weights(length: int) -> np.ndarray:
+    """Return how often bins of half a spectrum count: twice, except 0 and the Nyquist frequency."""
+    bins = np.arange(length // 2 + 1)
+    return np.where((bins == 0) | (2 * bins == length), 1, 2)
 
 
 def _by_operator(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:
