@@ -234,7 +234,7 @@ def graphs_of(stepper: Any, params: Any, options: Mapping[str, Any], apart: Coll
         )
     if example is None:
         raise InputError("a function is traced on an example: give example=x, an array or a dict of arrays by name")
-    of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names", "shared_weights")
+    of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names")
     if given := [name for name in of_steps if options[name] is not None]:
         raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
     return [function_graph(stepper, params, example, options["label"])]
@@ -433,7 +433,7 @@ def _share(models: Iterable[ir.Model], written: Path) -> bool:
                     places[data],
                     len(data),
                     tensor.dtype,
-                    shape=ir.Shape(tensor.shape),
+                    shape=ir.Shape(tensor.shape.numpy()),
                     name=str(value.name),
                     base_dir=written.parent,
                 )
