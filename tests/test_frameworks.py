@@ -239,6 +239,59 @@ def test_torch_windows_from_one_recording(torch, capfd):
     assert "graph" not in capfd.readouterr().out
 
 
+def test_torch_loops_in_python(torch):
+    """A loop over the frames stays a loop, if TorchScript compiles the part around it; the module is unchanged."""
+
+    class Leaky(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rate = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            h, outputs = x[:, 0] * 0, []
+            for index in range(x.shape[1]):
+                h = torch.sigmoid(self.rate(h)) * h + x[:, index]
+                outputs.append(h)
+            return torch.stack(outputs, 1)
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = torch.nn.Sequential(torch.nn.Linear(4, 4), Leaky()), torch.nn.Linear(4, 3)
+
+        def forward(self, x, **options):
+            return (lambda y: self.out(y))(self.inner(x))
+
+    module, x = Outer(), torch.randn(2, 9, 4)
+    before = all_of(module)
+    model = jaxrnn.from_torch(module, x, time=1)
+    assert all_of(module) == before
+    assert set(model.params) == set(module.state_dict())
+    streamed = model.stream()
+    assert streamed.delay == {"output": 0}
+    assert (
+        np.abs(streamed.run(model.params, {"x": x[:1].numpy()})["output"] - module(x[:1]).detach().numpy()).max() < 1e-6
+    )
+
+
+def test_torch_windows_that_overlap(torch):
+    """`fold` to a size that depends on the input, after a logarithm of a filter bank, whose weights must be positive."""
+
+    class Windows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("bank", torch.rand(6, 6))
+
+        def forward(self, x):
+            windows = torch.nn.functional.unfold(x[..., None], (3, 1), padding=(1, 0), stride=(2, 1))
+            levels = torch.log(torch.matmul(self.bank, windows.square()) + 1e-3)
+            size = (x.shape[2], 1)
+            return torch.nn.functional.fold(levels, size, (3, 1), padding=(1, 0), stride=(2, 1))[..., 0]
+
+    model = jaxrnn.from_torch(Windows(), torch.randn(3, 2, 21), time=2, exporter="script")
+    assert set(model.params) == {"bank"}
+
+
 def test_torch_problems(torch):
     """A loop over the frames of the example, bad axes and bad arguments are named; the module stays as it was."""
 

@@ -168,6 +168,7 @@ NETWORKS = {
             torch.randn(2, 20, 8),
         ),
         time=1,
+        stream={"constraints": ["S >= 2"]},
     ),
     "LiGRU": Network(
         "speechbrain",
@@ -216,6 +217,7 @@ NETWORKS = {
             torch.randn(2, 320),
         ),
         time=1,
+        stream={"constraints": ["S >= 33"]},
     ),
     "DAC, encoder": Network(
         "descript-audio-codec",
