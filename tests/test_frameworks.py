@@ -275,7 +275,7 @@ def test_torch_loops_in_python(torch):
 
 
 def test_torch_windows_that_overlap(torch):
-    """`fold` to a size that depends on the input, after a logarithm of a filter bank, whose weights must be positive."""
+    """`fold` to an open size, after the logarithm of a filter bank, whose weights must be positive."""
 
     class Windows(torch.nn.Module):
         def __init__(self):

@@ -191,9 +191,8 @@ def check_stream(
             streamed = model.stream(symbol, dims=others, constraints=limits)
         except (InputError, StreamError):
             continue
-        lengths = sorted({shortest, start[symbol], start[symbol] + 1, 2 * start[symbol]})
         runs: list[tuple[dict[str, int], dict[str, np.ndarray], Sequence[np.ndarray]]] = []
-        for length in lengths:
+        for length in sorted({shortest, start[symbol], start[symbol] + 1, 2 * start[symbol]}):
             sizes = dict.fromkeys(start, 1) | others | {symbol: length}
             inputs = resized(example, axes, sizes)
             with contextlib.suppress(Exception):  # modules refuse sizes with errors of any type

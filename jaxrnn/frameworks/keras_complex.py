@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -58,15 +60,16 @@ class _Parts:
         elif kind == "Cast" and node.attribute[0].i in _COMPLEX:
             self.pairs[out] = pair
         elif kind == "RFFT":
-            real, imag = self.rows(inputs[1])
-            self.pairs[out] = self.product(inputs[0], real), self.product(inputs[0], imag)
+            real, imag = (self.node("MatMul", inputs[0], self.constant(rows)) for rows in self.rows(inputs[1]))
+            self.pairs[out] = real, imag
         elif not any(name in self.pairs for name in inputs):
             self.nodes.append(node)
         elif kind == "IRFFT":
             real, imag = self.rows(inputs[1])
             size, bins = real.shape
             twice = np.where((np.arange(bins) == 0) | (2 * np.arange(bins) == size), 1, 2)[:, None] / size
-            terms = [self.product(part, twice * rows.T) for part, rows in zip(pair, (real, imag), strict=True)]
+            back = [self.constant(twice * rows.T) for rows in (real, imag)]
+            terms = [self.node("MatMul", *names) for names in zip(pair, back, strict=True)]
             self.node("Add", *terms, to=out)
         elif kind in ("Real", "Imag", "Shape"):
             self.node("Shape" if kind == "Shape" else "Identity", pair[kind == "Imag"], to=out)
@@ -77,7 +80,9 @@ class _Parts:
         elif kind in ("Mul", "Div", "Add", "Sub"):
             self.pairs[out] = self.arithmetic(kind, *(self.pairs.get(name, (name, "")) for name in inputs))
         elif kind in _BY_PARTS:
-            self.pairs[out] = self.moved(node, 0), self.moved(node, 1)
+            names = zip(*(self.pairs.get(name, (name, name)) for name in inputs), strict=True)
+            real, imag = (self.node(kind, *each, attributes=node.attribute) for each in names)
+            self.pairs[out] = real, imag
         else:
             raise ValueError(kind)
 
@@ -101,36 +106,20 @@ class _Parts:
         """Return the squared magnitude."""
         return self.node("Add", *(self.node("Mul", part, part) for part in pair))
 
-    def product(self, frames: str, rows: np.ndarray) -> str:
-        """Return the product of frames with constant rows."""
-        return self.node("MatMul", frames, self.constant(rows))
-
-    def moved(self, node: onnx.NodeProto, part: int) -> str:
-        """Write a node that acts on each part alike, and return the name of one part of its value."""
-        names = [self.pairs[name][part] if name in self.pairs else name for name in node.input]
-        moved = onnx.NodeProto()
-        moved.CopyFrom(node)
-        del moved.input[:]
-        moved.input.extend(names)
-        moved.output[0], moved.name = f"{node.output[0]}/{part}", f"{node.name}/{part}"
-        if not names[0]:
-            raise ValueError(node.op_type)
-        self.nodes.append(moved)
-        return moved.output[0]
-
     def rows(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the parts of a Fourier transform of frames of a constant size: two of ``float64[size, bins]``."""
         size = int(self.constants[name].reshape(-1)[0])
         turns = np.outer(np.arange(size), np.arange(size // 2 + 1)) % size * (2 * np.pi / size)
         return np.cos(turns), -np.sin(turns)
 
-    def node(self, kind: str, *names: str, to: str = "") -> str:
+    def node(self, kind: str, *names: str, to: str = "", attributes: Iterable[onnx.AttributeProto] = ()) -> str:
         """Write a node, and return the name of its value."""
         if not all(names):
             raise ValueError(f"{kind} of an imaginary part that is zero")
         self.count += 1
         name = to or f"{names[0]}/{kind.lower()}_{self.count}"
         self.nodes.append(helper.make_node(kind, names, [name], name=name))
+        self.nodes[-1].attribute.extend(attributes)
         return name
 
     def constant(self, array: np.ndarray) -> str:

@@ -100,21 +100,16 @@ def _keras_scan(
 def _keras_associative_scan(f: Callable[..., Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
     """`keras.ops.associative_scan` as a `tf.scan`; for an open length, TensorFlow traces 32 levels, in minutes."""
     import tensorflow as tf
+    from keras import ops
 
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, elems)
-    first = tf.nest.flatten(tensors)[0]
-    place = axis % len(first.shape)
-    order = [place, *(each for each in range(len(first.shape)) if each != place)]
-    frames = tf.nest.map_structure(lambda value: tf.transpose(value, order), tensors)
-    kept = (lambda value: tf.expand_dims(value, place)), (lambda value: tf.squeeze(value, place))
+    each = tf.nest.map_structure
 
     def step(carry: Any, frame: Any) -> Any:
-        pair = (tf.nest.map_structure(kept[0], each) for each in (carry, frame))
-        return tf.nest.map_structure(kept[1], f(*pair))
+        pair = (each(lambda value: ops.expand_dims(value, axis), values) for values in (carry, frame))
+        return each(lambda value: ops.squeeze(value, axis), f(*pair))
 
-    results = tf.scan(step, frames, reverse=reverse)
-    back = [*range(1, place + 1), 0, *range(place + 1, len(order))]
-    return tf.nest.map_structure(lambda value: tf.transpose(value, back), results)
+    frames = each(lambda value: ops.moveaxis(value, axis, 0), elems)
+    return each(lambda value: ops.moveaxis(value, 0, axis), tf.scan(step, frames, reverse=reverse))
 
 
 def _by_gather(get: Callable[..., Any]) -> Callable[..., Any]:

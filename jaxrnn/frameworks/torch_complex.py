@@ -284,17 +284,15 @@ def _fold(
     ]
     kernel, spread, pads, steps = (tuple(map(int, pair)) for pair in pairs)
     height, width = output_size if isinstance(output_size, tuple | list) else (output_size, output_size)
-    if not any(isinstance(each, torch.Tensor) for each in (height, width)):
+    if input.dim() < 3 or not any(isinstance(each, torch.Tensor) for each in (height, width)):
         return functional.fold(input, (height, width), kernel, spread, pads, steps)
-    x = input if input.dim() == 3 else input[None]
-    count, rows = kernel[0] * kernel[1], int(x.shape[1])
+    count, rows = kernel[0] * kernel[1], int(input.shape[1])
     columns = (width + 2 * pads[1] - spread[1] * (kernel[1] - 1) - 1) // steps[1] + 1
-    basis = torch.eye(count, dtype=x.dtype).reshape(count, 1, *kernel).repeat(rows // count, 1, 1, 1)
-    x = x.reshape(x.shape[0], rows, -1, columns)
+    basis = torch.eye(count).to(input).reshape(count, 1, *kernel).repeat(rows // count, 1, 1, 1)
+    x = input.reshape(input.shape[0], rows, -1, columns)
     sums = functional.conv_transpose2d(x, basis, stride=steps, groups=rows // count, dilation=spread)
     sums = functional.pad(sums, (0, steps[1], 0, steps[0]))
-    result = sums[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width]
-    return result if input.dim() == 3 else result[0]
+    return sums[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width]
 
 
 #: Functions that make complex numbers, and others that the exporter refuses.

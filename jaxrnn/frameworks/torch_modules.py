@@ -424,9 +424,8 @@ def _compiled(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> t
 
     def compile_parts(owner: Any) -> None:
         for name, part in list(owner.named_children()):
-            is_known = type(part).__module__.startswith("torch.nn.")
             try:
-                compiled = None if is_known else torch.jit.script(part)
+                compiled = None if type(part).__module__.startswith("torch.nn.") else torch.jit.script(part)
             except Exception:  # TorchScript refuses Python code with errors of any type
                 compiled = None
             if compiled is None:
@@ -440,8 +439,7 @@ def _compiled(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> t
         compile_parts(holder)
         if not replaced:
             raise ModelError("TorchScript compiles no part of the module")
-        whole = holder[0]
-        return torch.jit.trace(whole, arguments, check_trace=False) if whole is module else whole
+        return torch.jit.trace(module, arguments, check_trace=False) if holder[0] is module else holder[0]
     finally:
         for owner, name, part in replaced:
             owner._modules[name] = part

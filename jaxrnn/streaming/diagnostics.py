@@ -305,7 +305,7 @@ def error_in_words_of_file(error: Exception) -> str:
     return text
 
 
-def hint_for_tracing(error: Exception) -> str | None:
+def hint_for_tracing(error: BaseException) -> str | None:
     """Return a hint for an error of JAX while it traces the user's function, or None."""
     found = [[hint for part, hint in table.items() if part in str(error)] for table in (_MESSAGES, _VALUES)]
     return next(iter(found[0]), None) or hint_for_call(location_of_error(error).calls) or next(iter(found[1]), None)

@@ -255,21 +255,16 @@ class Streamed:
             outputs, state = self.scan(params, state, self._input_tree(part(self._flat, arrays, 0, head)))
             starts.append((head, state, flatten(outputs)))
         room = max(length - head if length >= head else length for length in lengths)
-        results = []
-        for length in lengths:
+
+        def ended(length: int) -> Any:
             begin, state, bodies = starts[-1 if length >= head else 0]
             tail = self._input_tree(part(self._flat, arrays, begin, begin + room))
-            last = flatten(self.flush(params, state, tail, length - begin).outputs)
-            counts = [
-                int(kind.timeline.length(length // self.multiple)) if isinstance(kind, Chunk) else None
-                for kind in self._plan.outputs
-            ]
-            results.append(
-                self._tree(
-                    joined_output(*parts) for parts in zip(self._flat.outputs, bodies, last, counts, strict=True)
-                )
-            )
-        return results
+            last, total = flatten(self.flush(params, state, tail, length - begin).outputs), length // self.multiple
+            kinds = self._plan.outputs
+            counts = [int(kind.timeline.length(total)) if isinstance(kind, Chunk) else None for kind in kinds]
+            return self._tree(map(joined_output, self._flat.outputs, bodies, last, counts))
+
+        return [ended(length) for length in lengths]
 
     def offline(self, params: Any, x: Any) -> Any:
         """Apply the function to a whole recording at once, without state: the function that `run` equals.
