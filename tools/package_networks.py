@@ -4,7 +4,8 @@
     python -m tools.package_networks "Vocos" "Encodec, encoder"         # these rows
     python -m tools.package_networks --write docs/networks.md           # all rows, into the page
 
-The packages are torchaudio, transformers, speechbrain, encodec, vocos, descript-audio-codec and asteroid, beside torch.
+The packages are torchaudio, transformers, speechbrain, encodec, vocos, descript-audio-codec, asteroid
+and asteroid-filterbanks, beside torch.
 The networks are small, with random weights: the question is which layers and loops are imported. Each network runs in a
 process of its own; a row of a network whose package is missing stays as it is.
 """
@@ -88,6 +89,7 @@ def _network(
     path: str,
     shape: tuple[int, ...],
     *arguments: Any,
+    package: str = "",
     time: Any = 2,
     run: Callable[..., Any] | None = None,
     stream: Mapping[str, Any] | None = None,
@@ -99,9 +101,9 @@ def _network(
         module = _of(path)(*arguments, **options)
         return module if run is None else _first(torch, module, run), torch.randn(*shape)
 
-    package = path.partition(".")[0]
+    root = path.partition(".")[0]
     names = {module: name for name, module in IMPORTED.items()}
-    return Network(names.get(package, package), build, time, stream=stream or {})
+    return Network(package or names.get(root, root), build, time, stream=stream or {})
 
 
 def _transformer(torch: Any, name: str, **options: Any) -> Any:
@@ -135,7 +137,9 @@ def _vits() -> Any:
 def _whisper() -> Any:
     """Return the encoder of Whisper."""
     options = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
-    return _transformer(None, "Whisper", **options, num_mel_bins=8, max_source_positions=20, decoder_layers=1).encoder
+    return _transformer(
+        None, "Whisper", **options, num_mel_bins=8, max_source_positions=20, decoder_attention_heads=2
+    ).encoder
 
 
 def _filterbank(kind: str, *arguments: Any) -> Any:
@@ -221,12 +225,17 @@ NETWORKS = {
         ),
         time=1,
     ),
-    "Wav2Vec2, features": _network("tools.package_networks._wav2vec2_features", (2, 400), time=1),
-    "Mimi, encoder": _network("tools.package_networks._mimi", (2, 1, 128), "Encoder"),
-    "Mimi, decoder": _network("tools.package_networks._mimi", (2, 16, 20), "Decoder"),
-    "HiFi-GAN (VITS)": _network("tools.package_networks._vits", (2, 8, 20)),
+    "Wav2Vec2, features": _network(
+        "tools.package_networks._wav2vec2_features", (2, 400), package="transformers", time=1
+    ),
+    "Mimi, encoder": _network("tools.package_networks._mimi", (2, 1, 128), "Encoder", package="transformers"),
+    "Mimi, decoder": _network("tools.package_networks._mimi", (2, 16, 20), "Decoder", package="transformers"),
+    "HiFi-GAN (VITS)": _network("tools.package_networks._vits", (2, 8, 20), package="transformers"),
     "Whisper, encoder": _network(
-        "tools.package_networks._whisper", (2, 8, 40), run=lambda part, x: part(x).last_hidden_state
+        "tools.package_networks._whisper",
+        (2, 8, 40),
+        package="transformers",
+        run=lambda part, x: part(x).last_hidden_state,
     ),
     "Mamba": Network(
         "transformers",
@@ -282,7 +291,7 @@ NETWORKS = {
     ),
     "ConvTasNet, masks": _network(
         "speechbrain.lobes.models.conv_tasnet.MaskNet",
-        (2, 20, 16),
+        (2, 16, 20),
         16,
         8,
         16,
@@ -292,12 +301,23 @@ NETWORKS = {
         2,
         norm_type="cLN",
         causal=True,
-        time=1,
     ),
     "HiFi-GAN (speechbrain)": _network(
-        "speechbrain.lobes.models.HifiGAN.HifiganGenerator", (2, 8, 20), 8, 1, "1", [[1, 3]], [3], [8, 4], 16, [4, 2]
+        "speechbrain.lobes.models.HifiGAN.HifiganGenerator",
+        (2, 8, 20),
+        8,
+        1,
+        "1",
+        [[1, 3, 5]],
+        [3],
+        [8, 4],
+        16,
+        [4, 2],
+        stream={"constraints": ["S >= 4"]},
     ),
-    "TDNN": _network("speechbrain.lobes.models.ECAPA_TDNN.TDNNBlock", (2, 8, 20), 8, 8, 3, 2),
+    "TDNN": _network(
+        "speechbrain.lobes.models.ECAPA_TDNN.TDNNBlock", (2, 8, 20), 8, 8, 3, 2, stream={"constraints": ["S >= 3"]}
+    ),
     "Language model": Network(
         "speechbrain",
         lambda torch: (
@@ -357,7 +377,6 @@ NETWORKS = {
         time=1,
         stream={"constraints": ["S >= 33"]},
     ),
-    "Vocos, MDCT head": _network("vocos.heads.IMDCTSymExpHead", (2, 20, 16), 16, 32, time=1),
     "Vocos, ResNet": _network("vocos.models.VocosResNetBackbone", (2, 8, 20), 8, 16, 2),
     "DAC, quantizer": _network("dac.nn.quantize.VectorQuantize", (2, 8, 20), 8, 16, 4, run=lambda part, x: part(x)[0]),
     "DAC, encoder": Network(
@@ -392,14 +411,12 @@ NETWORKS = {
         causal=True,
     ),
     "Residual GRUs": _network("asteroid.masknn.recurrent.StackedResidualRNN", (2, 20, 8), "GRU", 8, 2, time=1),
-    "DCCRN": _network(
-        "asteroid.models.DCCRNet", (2, 1, 1600), "mini", stft_n_filters=64, stft_kernel_size=64, stft_stride=16
-    ),
     "SuDoRM-RF": _network("asteroid.models.SuDORMRFNet", (2, 1, 160), 2, 8, 1, 2, kernel_size=21, n_filters=16),
-    "STFT filters": _network("tools.package_networks._filterbank", (2, 1, 160), "STFTFB", 16, 16, 8),
-    "Sinc filters": _network("tools.package_networks._filterbank", (2, 1, 160), "ParamSincFB", 16, 17, 8),
-    "Gammatone filters": _network(
-        "tools.package_networks._filterbank", (2, 1, 160), "MultiphaseGammatoneFB", 16, 32, 8
+    "STFT filters": _network(
+        "tools.package_networks._filterbank", (2, 1, 160), "STFTFB", 16, 16, 8, package="asteroid-filterbanks"
+    ),
+    "Sinc filters": _network(
+        "tools.package_networks._filterbank", (2, 1, 160), "ParamSincFB", 16, 17, 8, package="asteroid-filterbanks"
     ),
     "DPRNN-TasNet": Network(
         "asteroid",
