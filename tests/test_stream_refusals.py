@@ -216,6 +216,20 @@ REFUSED = {
         lambda x: lax.cond(jnp.array(3) > 1, lambda: x.shape[0] * 1.0, lambda: 1.0),
         "'cond'.*known only at the end",
     ),
+    "a condition of Python": (lambda x: x if x[0, 0] > 0 else -x, r"test_stream_refusals.*write jnp\.where\(condition"),
+    "a condition of the first frame": (
+        lambda x: lax.cond(x[0, 0] > 0, lambda: x, lambda: -x),
+        r"'cond'.*not known before the stream begins; write jnp\.where\(condition, a, b\)",
+    ),
+    "chosen elements": (
+        lambda x: x[x > 0],
+        r"test_stream.*keep all frames, and write jnp\.where\(mask, x, 0\)",
+    ),
+    "numbers of chosen frames": (lambda x: jnp.nonzero(x)[0], r"jnp\.nonzero in test_stream.*jnp\.where\(mask, x, 0\)"),
+    "numbers of frames by where": (lambda x: jnp.where(x > 0)[0], r"in place of jnp\.where\(mask\)"),
+    "a number of Python": (lambda x: x * float(x[0, 0]), r"with the array in place of float\(\)"),
+    "a function of NumPy": (lambda x: np.sin(x), r"jnp\.sin for np\.sin"),
+    "a count of Python": (lambda x: sum(x[i] for i in range(x[0, 0].astype(int))), r"write jax\.lax\.fori_loop"),
     "windows that start from a number": (
         lambda x: lax.reduce_window(x, 5.0, lax.add, (3, 1), (1, 1), [(2, 0), (0, 0)]),
         "'reduce_window'.*not neutral",

@@ -4,7 +4,8 @@
     python -m tools.package_networks "Vocos" "Encodec, encoder"         # these rows
     python -m tools.package_networks --write docs/networks.md           # all rows, into the page
 
-The packages are torchaudio, transformers, speechbrain, encodec, vocos, descript-audio-codec and asteroid, beside torch.
+The packages are torchaudio, transformers, speechbrain, encodec, vocos, descript-audio-codec, asteroid
+and asteroid-filterbanks, beside torch.
 The networks are small, with random weights: the question is which layers and loops are imported. Each network runs in a
 process of its own; a row of a network whose package is missing stays as it is.
 """
@@ -44,6 +45,10 @@ recordings of several lengths, and was compared with the whole file.
 """
 
 
+#: Modules by package, where the names differ.
+IMPORTED = {"descript-audio-codec": "dac", "asteroid-filterbanks": "asteroid_filterbanks"}
+
+
 @dataclass(frozen=True)
 class Network:
     """A network: `build` returns the module and its example; `time` is the time axis; `stream` are options."""
@@ -80,9 +85,69 @@ def _with_lengths(torch: Any, module: Any, x: Any) -> tuple[Any, Any]:
     return _first(torch, module, lambda part, x: part(x, torch.ones_like(x[:, 0, 0]).long() * x.shape[1])[0]), x
 
 
+def _network(
+    path: str,
+    shape: tuple[int, ...],
+    *arguments: Any,
+    package: str = "",
+    time: Any = 2,
+    run: Callable[..., Any] | None = None,
+    stream: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Network:
+    """Return a network of a class that takes random numbers of a shape; `run` chooses among its outputs."""
+
+    def build(torch: Any) -> tuple[Any, Any]:
+        module = _of(path)(*arguments, **options)
+        return module if run is None else _first(torch, module, run), torch.randn(*shape)
+
+    root = path.partition(".")[0]
+    names = {module: name for name, module in IMPORTED.items()}
+    return Network(package or names.get(root, root), build, time, stream=stream or {})
+
+
 def _transformer(torch: Any, name: str, **options: Any) -> Any:
     """Return a model of transformers with a small configuration."""
     return _of(f"transformers.{name}Model")(_of(f"transformers.{name}Config")(**options)).eval()
+
+
+def _wav2vec2_features() -> Any:
+    """Return the feature encoder of Wav2Vec2 with layer normalisation."""
+    return _transformer(None, "Wav2Vec2", **{**_WAVES, "feat_extract_norm": "layer"}).feature_extractor
+
+
+def _mimi(kind: str) -> Any:
+    """Return the convolutions of Mimi."""
+    options = {"num_filters": 4, "hidden_size": 16, "upsampling_ratios": [4, 2]}
+    return _of(f"transformers.models.mimi.modeling_mimi.Mimi{kind}")(_of("transformers.MimiConfig")(**options))
+
+
+def _vits() -> Any:
+    """Return the vocoder of VITS."""
+    options = {
+        "flow_size": 8,
+        "upsample_initial_channel": 16,
+        "upsample_rates": [4, 2],
+        "upsample_kernel_sizes": [8, 4],
+    }
+    options |= {"resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 3]]}
+    return _of("transformers.models.vits.modeling_vits.VitsHifiGan")(_of("transformers.VitsConfig")(**options))
+
+
+def _whisper() -> Any:
+    """Return the encoder of Whisper."""
+    options = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
+    return _transformer(
+        None, "Whisper", **options, num_mel_bins=8, max_source_positions=20, decoder_attention_heads=2
+    ).encoder
+
+
+def _filterbank(kind: str, *arguments: Any) -> Any:
+    """Return the analysis of a filter bank, followed by its synthesis."""
+    torch = importlib.import_module("torch")
+    bank = _of(f"asteroid_filterbanks.{kind}")
+    pair = [_of(f"asteroid_filterbanks.{part}")(bank(*arguments)) for part in ("Encoder", "Decoder")]
+    return torch.nn.Sequential(*pair)
 
 
 _SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -119,6 +184,36 @@ NETWORKS = {
         lambda torch: _with_lengths(torch, _of("torchaudio.models.Conformer")(16, 2, 32, 1, 7), torch.randn(2, 20, 16)),
         time=1,
     ),
+    "Emformer": Network(
+        "torchaudio",
+        lambda torch: _with_lengths(
+            torch, _of("torchaudio.models.Emformer")(16, 2, 32, 1, 4, left_context_length=8), torch.randn(2, 20, 16)
+        ),
+        time=1,
+    ),
+    "Wav2Letter": _network("torchaudio.models.Wav2Letter", (2, 8, 60), 5, "power_spectrum", 8),
+    "WaveRNN, conditions": _network("torchaudio.models.wavernn.MelResNet", (2, 8, 20), 2, 8, 16, 8, 5),
+    "WaveRNN, upsampling": _network("torchaudio.models.wavernn.UpsampleNetwork", (2, 8, 20), [2, 3], 1, 8, 16, 8, 5),
+    "Tacotron 2, postnet": _network("torchaudio.models.tacotron2._Postnet", (2, 8, 20), 8, 16, 5, 3),
+    "Resampling": _network("torchaudio.transforms.Resample", (2, 120), 3, 2, time=1),
+    "Spectrogram": _network(
+        "torchaudio.transforms.Spectrogram", (2, 320), 64, hop_length=16, pad_mode="constant", time=1
+    ),
+    "Deltas": _network("torchaudio.transforms.ComputeDeltas", (2, 8, 20)),
+    "De-emphasis": _network("torchaudio.transforms.Deemphasis", (2, 60), time=1),
+    "HDemucs": _network("torchaudio.models.HDemucs", (1, 2, 1024), ["a", "b"], channels=4, nfft=64, depth=2),
+    "RNN-T, predictor": Network(
+        "torchaudio",
+        lambda torch: (
+            _first(
+                torch,
+                _of("torchaudio.models.rnnt._Predictor")(11, 8, 8, 1, 8),
+                lambda part, x: part(x, torch.ones_like(x[:, 0]) * x.shape[1])[0],
+            ),
+            torch.randint(11, (2, 12)),
+        ),
+        time=1,
+    ),
     "DeepSpeech": Network(
         "torchaudio", lambda torch: (_of("torchaudio.models.DeepSpeech")(8, 16, 5), torch.randn(2, 1, 20, 8))
     ),
@@ -129,6 +224,18 @@ NETWORKS = {
             torch.randn(2, 400),
         ),
         time=1,
+    ),
+    "Wav2Vec2, features": _network(
+        "tools.package_networks._wav2vec2_features", (2, 400), package="transformers", time=1
+    ),
+    "Mimi, encoder": _network("tools.package_networks._mimi", (2, 1, 128), "Encoder", package="transformers"),
+    "Mimi, decoder": _network("tools.package_networks._mimi", (2, 16, 20), "Decoder", package="transformers"),
+    "HiFi-GAN (VITS)": _network("tools.package_networks._vits", (2, 8, 20), package="transformers"),
+    "Whisper, encoder": _network(
+        "tools.package_networks._whisper",
+        (2, 8, 40),
+        package="transformers",
+        run=lambda part, x: part(x).last_hidden_state,
     ),
     "Mamba": Network(
         "transformers",
@@ -168,6 +275,7 @@ NETWORKS = {
             torch.randn(2, 20, 8),
         ),
         time=1,
+        stream={"constraints": ["S >= 2"]},
     ),
     "LiGRU": Network(
         "speechbrain",
@@ -180,6 +288,57 @@ NETWORKS = {
             torch.randn(2, 20, 8),
         ),
         time=1,
+    ),
+    "ConvTasNet, masks": _network(
+        "speechbrain.lobes.models.conv_tasnet.MaskNet",
+        (2, 16, 20),
+        16,
+        8,
+        16,
+        3,
+        2,
+        1,
+        2,
+        norm_type="cLN",
+        causal=True,
+    ),
+    "HiFi-GAN (speechbrain)": _network(
+        "speechbrain.lobes.models.HifiGAN.HifiganGenerator",
+        (2, 8, 20),
+        8,
+        1,
+        "1",
+        [[1, 3, 5]],
+        [3],
+        [8, 4],
+        16,
+        [4, 2],
+        stream={"constraints": ["S >= 4"]},
+    ),
+    "TDNN": _network(
+        "speechbrain.lobes.models.ECAPA_TDNN.TDNNBlock", (2, 8, 20), 8, 8, 3, 2, stream={"constraints": ["S >= 3"]}
+    ),
+    "Language model": Network(
+        "speechbrain",
+        lambda torch: (
+            _of("speechbrain.lobes.models.RNNLM.RNNLM")(11, 8, rnn_layers=1, rnn_neurons=8, dnn_neurons=8),
+            torch.randint(11, (2, 12)),
+        ),
+        time=1,
+    ),
+    "Dual path (speechbrain)": Network(
+        "speechbrain",
+        lambda torch: (
+            _of("speechbrain.lobes.models.dual_path.Dual_Path_Model")(
+                8,
+                8,
+                _of("speechbrain.lobes.models.dual_path.SBRNNBlock")(8, 8, 1, "LSTM", bidirectional=True),
+                _of("speechbrain.lobes.models.dual_path.SBRNNBlock")(8, 8, 1, "LSTM", bidirectional=True),
+                num_layers=1,
+                K=10,
+            ),
+            torch.randn(2, 8, 40),
+        ),
     ),
     "Encodec, encoder": Network(
         "encodec",
@@ -216,7 +375,10 @@ NETWORKS = {
             torch.randn(2, 320),
         ),
         time=1,
+        stream={"constraints": ["S >= 33"]},
     ),
+    "Vocos, ResNet": _network("vocos.models.VocosResNetBackbone", (2, 8, 20), 8, 16, 2),
+    "DAC, quantizer": _network("dac.nn.quantize.VectorQuantize", (2, 8, 20), 8, 16, 4, run=lambda part, x: part(x)[0]),
     "DAC, encoder": Network(
         "descript-audio-codec",
         lambda torch: (_of("dac.model.dac.Encoder")(4, [2, 4], 8), torch.randn(2, 1, 128)),
@@ -232,6 +394,30 @@ NETWORKS = {
             torch.randn(2, 1, 160),
         ),
     ),
+    "LSTM-TasNet": _network(
+        "asteroid.models.LSTMTasNet", (2, 1, 160), 2, n_layers=1, hid_size=8, bidirectional=False, n_filters=16
+    ),
+    "TDConvNet, causal": _network(
+        "asteroid.masknn.TDConvNet",
+        (2, 8, 20),
+        8,
+        2,
+        n_blocks=2,
+        n_repeats=1,
+        bn_chan=8,
+        hid_chan=8,
+        skip_chan=8,
+        norm_type="cLN",
+        causal=True,
+    ),
+    "Residual GRUs": _network("asteroid.masknn.recurrent.StackedResidualRNN", (2, 20, 8), "GRU", 8, 2, time=1),
+    "SuDoRM-RF": _network("asteroid.models.SuDORMRFNet", (2, 1, 160), 2, 8, 1, 2, kernel_size=21, n_filters=16),
+    "STFT filters": _network(
+        "tools.package_networks._filterbank", (2, 1, 160), "STFTFB", 16, 16, 8, package="asteroid-filterbanks"
+    ),
+    "Sinc filters": _network(
+        "tools.package_networks._filterbank", (2, 1, 160), "ParamSincFB", 16, 17, 8, package="asteroid-filterbanks"
+    ),
     "DPRNN-TasNet": Network(
         "asteroid",
         lambda torch: (
@@ -242,8 +428,6 @@ NETWORKS = {
         ),
     ),
 }
-#: Modules by package, where the names differ.
-IMPORTED = {"descript-audio-codec": "dac"}
 
 
 def measure(name: str) -> str:

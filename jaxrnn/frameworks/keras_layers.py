@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import onnx
+
 
 @contextlib.contextmanager
 def exportable() -> Iterator[None]:
@@ -20,6 +22,7 @@ def exportable() -> Iterator[None]:
     import keras
     import tensorflow as tf
     import tf2onnx
+    from tf2onnx.onnx_opset import signal
 
     replaced: list[tuple[Any, str, Any]] = [
         (keras.layers.TimeDistributed, "call", _merged_frames),
@@ -27,12 +30,19 @@ def exportable() -> Iterator[None]:
         (tf.Tensor, "__getitem__", _by_gather(tf.Tensor.__getitem__)),
         (tf.nn, "convolution", _padded_before(tf.nn.convolution)),
         (keras.src.backend.core, "scan", _keras_scan),
+        (keras.src.backend.core, "associative_scan", _keras_associative_scan),
         (tf2onnx.graph.Node, "get_attr_value", _always_where(tf2onnx.graph.Node.get_attr_value)),
+        # These write magnitudes only; `write_real_forms` writes all of the operators on complex numbers.
+        *((owner, "any_version", lambda *_, **__: None) for owner in (signal.CommonFFTOp, signal.ComplexAbsOp)),
     ]
+    # tf2onnx writes float16 for bfloat16.
+    types: Any = tf.bfloat16.as_datatype_enum, onnx.TensorProto.BFLOAT16, tf.bfloat16.as_numpy_dtype
     eager = tf.config.functions_run_eagerly()
     with contextlib.ExitStack() as stack:
         for owner, name, function in replaced:
             stack.enter_context(mock.patch.object(owner, name, function))
+        stack.enter_context(mock.patch.dict(tf2onnx.tf_utils.TF_TO_ONNX_DTYPE, {types[0]: types[1]}))
+        stack.enter_context(mock.patch.dict(tf2onnx.utils.ONNX_TO_NUMPY_DTYPE, {types[1]: types[2]}))
         # A compiled function inside of a layer, such as a convolution with groups, is then not a call in the graph.
         tf.config.run_functions_eagerly(True)
         stack.callback(tf.config.run_functions_eagerly, eager)
@@ -85,6 +95,21 @@ def _keras_scan(
 
     carries, results = tf.scan(step, frames, (init, init), reverse=reverse)
     return tf.nest.map_structure(lambda value: value[0 if reverse else -1], carries), results
+
+
+def _keras_associative_scan(f: Callable[..., Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """`keras.ops.associative_scan` as a `tf.scan`; for an open length, TensorFlow traces 32 levels, in minutes."""
+    import tensorflow as tf
+    from keras import ops
+
+    each = tf.nest.map_structure
+
+    def step(carry: Any, frame: Any) -> Any:
+        pair = (each(lambda value: ops.expand_dims(value, axis), values) for values in (carry, frame))
+        return each(lambda value: ops.squeeze(value, axis), f(*pair))
+
+    frames = each(lambda value: ops.moveaxis(value, axis, 0), elems)
+    return each(lambda value: ops.moveaxis(value, 0, axis), tf.scan(step, frames, reverse=reverse))
 
 
 def _by_gather(get: Callable[..., Any]) -> Callable[..., Any]:

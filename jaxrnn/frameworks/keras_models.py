@@ -16,6 +16,7 @@ import onnx
 
 from jaxrnn.errors import InputError, ModelError, StateError, optional_package
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
+from jaxrnn.frameworks.keras_complex import write_real_forms
 from jaxrnn.frameworks.keras_layers import exportable
 from jaxrnn.frameworks.weights import (
     check_after,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _BATCH, _LENGTHS = 2, (12, 120, 1200, 12000)
 #: Words in the name of an operator, and what to write instead.
 _ADVICE = {
-    "FFT": "compute the transform before the network, for example with jaxrnn.audio.stft",
     "PartitionedCall": "call the function without tf.function or jit_compile",
     "TensorList": "keras.ops.scan or a recurrent layer in place of the TensorArray",
 }
@@ -107,7 +107,7 @@ def from_keras(
         proto = pure.exported()
         state_weights(proto, weights)
         _write_erfc(proto)
-        _check_operators(proto, network.name)
+        _check_operators(proto, network.name, write_real_forms(proto))
         try:
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
@@ -306,7 +306,7 @@ class _PureNetwork:
 
         traced: Any = function
         with exportable():
-            proto: onnx.ModelProto = tf2onnx.convert.from_function(traced, signature)[0]
+            proto: onnx.ModelProto = tf2onnx.convert.from_function(traced, signature, opset=16)[0]
             captured = traced.get_concrete_function().graph.captures
         outputs = [*_output_names(self.network), *(f"{name}{_NEXT}" for name in self.states)]
         # Tensors of layers, such as the mean of a `Normalization`, are inputs of the function.
@@ -438,16 +438,15 @@ def _write_erfc(proto: onnx.ModelProto) -> None:
                 graph.node.insert(index, onnx.helper.make_node("Constant", [], [one], value=value))
 
 
-def _check_operators(proto: onnx.ModelProto, name: str) -> None:
-    unknown = {
-        node.op_type: node.name
-        for graph in graphs_below(proto.graph)
-        for node in graph.node
-        if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type)
-    }
+def _check_operators(proto: onnx.ModelProto, name: str, left: Sequence[onnx.NodeProto]) -> None:
+    nodes = (node for graph in graphs_below(proto.graph) for node in graph.node)
+    plain = [node for node in nodes if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type)]
+    unknown = {node.op_type: node.name for node in [*left, *plain]}
     if unknown:
         listed = ", ".join(f"{operator} (node {place!r})" for operator, place in unknown.items())
         advice = {text for word, text in _ADVICE.items() if any(word in operator for operator in unknown)}
+        if left:
+            advice.add("compute with real and imaginary parts, as keras.ops.rfft and keras.ops.stft return them")
         raise ModelError(
             f"{name}: tf2onnx has left operators of TensorFlow in the file: {listed}\n"
             + "\n".join([*sorted(advice), _JAX_ROUTE])

@@ -52,9 +52,11 @@ if TYPE_CHECKING:
 #: An axis, or an axis with the name of the dimension.
 Axis = int | tuple[int, str]
 
+#: Words of the failure of a file that is right for a single length.
+_FIXED = "fixed axis|runs and the file fails|the shape is"
 #: Words of a failure, and advice.
 _ADVICE = {
-    "fixed axis|runs and the file fails|the shape is": (
+    _FIXED: (
         "a length or batch that Python reads, as in `range(x.shape[1])` or `torch.zeros(2, 8)`, is fixed in the file: "
         "use tensors or torch.jit.script"
     ),
@@ -100,7 +102,8 @@ def from_torch(
         outputs: names of the outputs. By default, the keys if ``forward`` returns a dict, or ``output``,
             ``output_1``, ...
         exporter: ``"script"`` for TorchScript, ``"dynamo"`` for ``torch.export``, or ``"auto"``: TorchScript, and the
-            other exporter if that fails or differs.
+            other exporter if that fails or differs. If a loop over frames fixes the length, TorchScript compiles the
+            parts of the module that it can, so that their loops stay loops.
         shortest: the smallest size of the time dimensions that is compared. By default 1, or the smallest size from
             which on the file agrees, up to the size of the example; a warning reports a size above 1.
         options: other arguments of `jaxrnn.load`, such as ``state``.
@@ -126,7 +129,10 @@ def from_torch(
         names = call.output_names(outputs)
         shapes, weights, failures = output_shapes(call.run, call.arrays, axes), weights_of(module), []
         given = {key: value for key, value in options.items() if key not in ("dims", "static")}
-        for kind in ("script", "dynamo") if exporter == "auto" else (exporter,):
+        kinds = {"auto": ("script", "compiled", "dynamo"), "script": ("script", "compiled")}
+        for kind in kinds.get(exporter, (exporter,)):
+            if kind == "compiled" and not re.search(_FIXED, failures[0]):
+                continue
             try:
                 proto = _exporter(kind, call, axes, names)()
                 state_weights(proto, weights)
@@ -375,7 +381,7 @@ def _exporter(
             rename_values(proto, {f"module.{name}": name for name in call.module.state_dict()})
         return proto
 
-    if kind == "script":
+    if kind != "dynamo":
         dynamic = {name: dict(each) for name, each in axes.items() if each}
 
         def scripted() -> onnx.ModelProto:
@@ -384,7 +390,8 @@ def _exporter(
             kept: Any = {"dynamo": False, "do_constant_folding": False, "keep_initializers_as_inputs": True}
             kept["dynamic_axes"] = dynamic
             with _exportable(call.module), contextlib.redirect_stdout(io.StringIO()):
-                torch.onnx.export(call.target, arguments, buffer, **kept, **common)
+                target = _compiled(call.target, arguments) if kind == "compiled" else call.target
+                torch.onnx.export(target, arguments, buffer, **kept, **common)
             return named(onnx.load_from_string(buffer.getvalue()))
 
         return scripted
@@ -407,6 +414,35 @@ def _exporter(
         return named(program.model_proto)
 
     return exported
+
+
+def _compiled(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> torch.nn.Module:
+    """Return a module traced with the parts compiled that TorchScript can compile, so that their loops stay loops."""
+    import torch
+
+    replaced: list[tuple[Any, str, torch.nn.Module]] = []
+
+    def compile_parts(owner: Any) -> None:
+        for name, part in list(owner.named_children()):
+            try:
+                compiled = None if type(part).__module__.startswith("torch.nn.") else torch.jit.script(part)
+            except Exception:  # TorchScript refuses Python code with errors of any type
+                compiled = None
+            if compiled is None:
+                compile_parts(part)
+            else:
+                replaced.append((owner, name, part))
+                owner._modules[name] = compiled
+
+    holder = torch.nn.ModuleList([module])
+    try:
+        compile_parts(holder)
+        if not replaced:
+            raise ModelError("TorchScript compiles no part of the module")
+        return torch.jit.trace(module, arguments, check_trace=False) if holder[0] is module else holder[0]
+    finally:
+        for owner, name, part in replaced:
+            owner._modules[name] = part
 
 
 @contextlib.contextmanager

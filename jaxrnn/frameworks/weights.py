@@ -91,7 +91,8 @@ def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arr
 
     A weight that the module reads as a number while it is exported is a constant of the file, and the two agree only
     for this value. Return the names of such weights. Other weights do not decide if the outputs do not change, are not
-    finite, or let rounding errors grow; then smaller weights follow.
+    finite, or let rounding errors grow; then smaller weights follow, and at last weights with the signs of the
+    module's, as for a filter bank before a logarithm.
 
     Raises:
         ModelError: the module and the model differ, or no choice of weights decides. The message names the weights.
@@ -99,8 +100,11 @@ def check_other_weights(model: Model, run: RunWith, weights: Arrays, inputs: Arr
     if not weights:
         return []
     first = run(inputs, weights)
-    for seed, spread in enumerate(_SPREADS):
+    for seed, (spread, keeps_signs) in enumerate([*((each, False) for each in _SPREADS), (_SPREADS[1], True)]):
         drawn = _accepted(model, inputs, weights, _drawn(weights, spread, seed))
+        if keeps_signs:
+            others = drawn[0], _drawn(weights, spread, seed + 1)
+            drawn = [{name: np.copysign(each[name], weights[name]) for name in each} for each in others]
         constants = _constants(model, run, inputs, weights, first, drawn[0])
         kept = {name: weights[name] for name in constants}
         decided = [_decides(model, run, inputs, weights, first, {**other, **kept}, framework) for other in drawn]

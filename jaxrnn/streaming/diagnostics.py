@@ -249,12 +249,14 @@ _CALLS = {
     "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
     "jax.ops.segment_sum": "sum segments of equal length by a reshape: x.reshape(-1, 4, *x.shape[1:]).sum(1), with "
     "`multiple=4` if the length must be divisible",
+    **dict.fromkeys(("jnp.argwhere", "jnp.compress", "jnp.extract", "jnp.flatnonzero", "jnp.nonzero", "jnp.unique"),
+    "the number of chosen elements is not known: keep all frames, and write jnp.where(mask, x, 0)"),
     "jnp.linspace": "count frames with jnp.arange(x.shape[0]) and divide by a fixed number",
     "jnp.tile": "repeat along another axis, or each frame with jnp.repeat",
     "jnp.split": "cut at fixed frames, or reshape into blocks",
     "jax.nn.dot_product_attention": "give mask=, computed from positions such as jnp.abs(i - j) <= 16; "
     "local_window_size= needs a fixed length",
-}
+}  # fmt: skip
 
 #: Hints, keyed by primitive.
 _PRIMITIVES = {
@@ -271,6 +273,18 @@ _MESSAGES = {
     "missing 1 required positional argument": "give `params=` for a function of params and x",
     "takes 1 positional argument but 2 were given": "leave out `params=` for a function of x only",
     "slice indices must be integers": "cut an array of JAX, and not of NumPy: jnp.asarray(table)[: x.shape[0]]",
+}
+
+
+#: Hints, keyed by a part of JAX's message, where Python needs the value of an array that is traced.
+_VALUES = {
+    "Attempted boolean conversion": "a condition of Python, as in `if`, `while` or `assert`, needs the value: write "
+    "jnp.where(condition, a, b), or jax.lax.cond in a scan over frames",
+    "boolean indices must be concrete": _CALLS["jnp.nonzero"],
+    "Abstract tracer value": "Python needs the value: compute with the array in place of float(), int() and .item(), "
+    "and write jnp.where(mask, x, 0) in place of jnp.where(mask)",
+    "__array__() was called": "NumPy needs the value: call the function of jax.numpy, as jnp.sin for np.sin",
+    "__index__() method was called": "range() and lists of Python need the value: write jax.lax.fori_loop, or jnp.take",
 }
 
 
@@ -291,9 +305,10 @@ def error_in_words_of_file(error: Exception) -> str:
     return text
 
 
-def hint_for_message(message: str) -> str | None:
-    """Return a hint for an error message of JAX, or None."""
-    return next((hint for part, hint in _MESSAGES.items() if part in message), None)
+def hint_for_tracing(error: BaseException) -> str | None:
+    """Return a hint for an error of JAX while it traces the user's function, or None."""
+    found = [[hint for part, hint in table.items() if part in str(error)] for table in (_MESSAGES, _VALUES)]
+    return next(iter(found[0]), None) or hint_for_call(location_of_error(error).calls) or next(iter(found[1]), None)
 
 
 def hint_for_call(calls: str | None) -> str | None:

@@ -229,22 +229,42 @@ class Streamed:
             x: the input, of any length that the constraints of `stream` allow.
         """
         arrays, total = self._recording(self._leaves(x))
-        self._plan.lengths.check(self._flat.label, total, self.multiple)
+        (result,) = self._ends(params, arrays, total - total % self.pulse, [total])
+        return result
+
+    def run_prefixes(self, params: Any, recordings: Sequence[Any]) -> list[Any]:
+        """Return the results of `run` for several recordings in two programs, instead of a program for each length.
+
+        Args:
+            params: as in `step`.
+            recordings: inputs as in `run`; each begins as the last one, which is the longest.
+        """
+        found = [self._recording(self._leaves(x)) for x in recordings]
+        lengths, (arrays, total) = [length for _, length in found], found[-1]
+        middle = max((length for length in lengths if 2 * length <= total), default=total)
+        return self._ends(params, arrays, middle - middle % self.pulse, lengths)
+
+    def _ends(self, params: Any, arrays: Arrays, head: int, lengths: Sequence[int]) -> list[Any]:
+        """Return the results for recordings that end at several lengths; frames up to the head are scanned at once."""
+        for length in lengths:
+            self._plan.lengths.check(self._flat.label, length, self.multiple)
+        flatten = self._plan.output_structure.flatten_up_to
         state = self.init(params=params, constants=self._input_tree(arrays))
-        end = total - total % self.pulse
-        bodies = [None] * len(self._flat.outputs)
-        if end:
-            outputs, state = self.scan(params, state, self._input_tree(part(self._flat, arrays, 0, end)))
-            bodies = self._plan.output_structure.flatten_up_to(outputs)
-        tail = self._input_tree(part(self._flat, arrays, end))
-        last = self._plan.output_structure.flatten_up_to(self.flush(params, state, tail, total - end).outputs)
-        lengths = [
-            int(kind.timeline.length(total // self.multiple)) if isinstance(kind, Chunk) else None
-            for kind in self._plan.outputs
-        ]
-        return self._tree(
-            joined_output(*parts) for parts in zip(self._flat.outputs, bodies, last, lengths, strict=True)
-        )
+        starts: list[tuple[int, Any, list[Any]]] = [(0, state, [None] * len(self._flat.outputs))]
+        if head:
+            outputs, state = self.scan(params, state, self._input_tree(part(self._flat, arrays, 0, head)))
+            starts.append((head, state, flatten(outputs)))
+        room = max(length - head if length >= head else length for length in lengths)
+
+        def ended(length: int) -> Any:
+            begin, state, bodies = starts[-1 if length >= head else 0]
+            tail = self._input_tree(part(self._flat, arrays, begin, begin + room))
+            last, total = flatten(self.flush(params, state, tail, length - begin).outputs), length // self.multiple
+            kinds = self._plan.outputs
+            counts = [int(kind.timeline.length(total)) if isinstance(kind, Chunk) else None for kind in kinds]
+            return self._tree(map(joined_output, self._flat.outputs, bodies, last, counts))
+
+        return [ended(length) for length in lengths]
 
     def offline(self, params: Any, x: Any) -> Any:
         """Apply the function to a whole recording at once, without state: the function that `run` equals.

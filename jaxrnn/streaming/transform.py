@@ -32,8 +32,7 @@ from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import Comparison
 from jaxrnn.streaming.diagnostics import (
     error_in_words_of_file,
-    hint_for_call,
-    hint_for_message,
+    hint_for_tracing,
     is_of_numpy,
     location_of_error,
 )
@@ -437,16 +436,12 @@ def hint_for_error(error: UndecidedError, function: Callable[..., Any], params: 
     except Exception as same:
         if isinstance(same, JaxrnnError) or not isinstance(same, _UNTRACEABLE):
             raise same from None
-        hint = hint_for_message(str(same)) or hint_for_call(location_of_error(same).calls)
+        hint = hint_for_tracing(same)
         what = _said_of(same, "cannot be traced: jax.jit of it fails, too")
         raise StreamError(f"{what}; {hint}" if hint else what) from same
-    return (
-        hint_for_message(str(cause))
-        or hint_for_call(location_of_error(cause).calls)
-        or (
-            "use the length x.shape[0] only in shapes and in jax.numpy: Python does not know it as a "
-            "number, as in len(), range(), float() or a condition"
-        )
+    return hint_for_tracing(cause) or (
+        "use the length x.shape[0] only in shapes and in jax.numpy: Python does not know it as a number, as in len(), "
+        "range(), float() or a condition"
     )
 
 

@@ -224,7 +224,9 @@ def _refuse_end(run: Pass, values: Sequence[Any]) -> None:
 @RULES.add("cond")
 def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]:
     """Stream a choice that is the same in each step, such as a choice by platform; each branch has separate state."""
-    refuse_final_values(run, [index, *operands])
+    if known_at_end([index]):
+        run.refuse("its condition is not known before the stream begins", "write jnp.where(condition, a, b)")
+    refuse_final_values(run, operands)
     branches, platforms = equation.params["branches"], platforms_of(equation)
     # A choice by platform is not part of the model, so the label must not change the names of other entries.
     prefix = run.unique(f"{run.prefix}{run.here or 'cond'}{'.platform' if platforms else ''}") + "/"
