@@ -528,3 +528,15 @@ def test_real_networks(name, models, audio, tmp_path):
     part = noisy[:20_011]
     found = ExportedStream(step, flush).run({"samples": part})["audio"]
     np.testing.assert_allclose(found, built({"samples": part})["audio"], atol=TOLERANCE)
+
+
+@pytest.mark.thorough
+def test_an_export_may_have_other_entries_of_state(models, tmp_path):
+    """Layers that one equation computes have one state in the file, and several in JAX."""
+    first, second = (jaxrnn.load(models / f"dtln_{number}.onnx") for number in (1, 2))
+    frames = Frames(512, 128, "boxcar", synthesis="sum")
+    built = Waveform([Network(first, gives="mask"), Network(second)], frames)
+    stream = built.stream()
+    written = jaxrnn.export_onnx(stream, built.params, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
+    assert len(written.step.facts.spec.state) < len(stream.spec.state)
+    assert jaxrnn.export.verify_export(stream, built.params, tmp_path / "step.onnx").ok

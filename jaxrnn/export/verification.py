@@ -431,7 +431,8 @@ class _JaxReference:
 def _lead(stepper: StepSpec, facts: StepFile) -> int:
     """Return the number of batch axes that a file adds before the stepper's axes."""
     file = facts.spec
-    state = () if facts.parts else zip(stepper.state, file.state, strict=True)
+    # The state of a stream can have other entries in the file.
+    state = () if facts.parts or stepper.streams else zip(stepper.state, file.state, strict=True)
     pairs = (*zip(stepper.inputs, file.inputs, strict=True), *state)
     leads = (len(there.sizes) - len(here.shape or ()) - is_complex(here) for here, there in pairs)
     return next(leads, 0)
