@@ -161,6 +161,14 @@ def test_gradient_through_a_loop_of_steps(streamed):
 
 
 @pytest.mark.thorough
+def test_recordings_that_begin_alike(streamed):
+    """They share their programs, and each gives what `run` gives, also shorter than a pulse."""
+    recordings = [{**inputs_of(21), "x": inputs_of(21)["x"][:length]} for length in (1, 3, 10, 11, 21)]
+    for x, result in zip(recordings, streamed.run_prefixes(PARAMS, recordings), strict=True):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), result, streamed.run(PARAMS, x))
+
+
+@pytest.mark.thorough
 def test_leaves_of_different_rate():
     """Samples and features of one recording, each with its own number of frames."""
 
