@@ -400,7 +400,7 @@ def test_a_process_that_dies_costs_one_file(tmp_path):
         "        os._exit(3)\n"
         "    pathlib.Path(sys.argv[1], number + '.out.json').write_text('{\"refused\": \"no\"}')\n"
     )
-    case = engines.Case("a", engines.LAYERS, {None: tmp_path}, {}, {}, {}, 1, 1)
+    case = engines.Case("a", engines.LAYERS, {None: tmp_path}, "step", {}, {}, {}, 1, 1)
     cells = engines.run_all("engine", [sys.executable, str(script)], dict.fromkeys("abc", case), tmp_path)
     assert [cells[name].refused for name in "abc"] == ["no", "the process ended with 3: without a message", "no"]
 
