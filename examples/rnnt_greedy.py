@@ -2,14 +2,15 @@
 
     python examples/rnnt_greedy.py --frames 206 --seed 1
 
-The greedy loop takes three callables (`Transducer`), so the same loop runs on JAX and on exported files in ONNX
-Runtime. The networks are JAX functions with random weights: the encoder is a convolution with look-ahead and a GRU, and
-the predictor is a GRU over tokens. The script decodes pulse by pulse in both engines. It compares the tokens with a
-decoder without state: the encoder on the whole recording, and the predictor on all tokens so far.
+The greedy loop takes three callables (`Transducer`), so the same loop runs on JAX, and on exported files in ONNX
+Runtime and, if it is installed, in LiteRT. The networks are JAX functions with random weights: the encoder is a
+convolution with look-ahead and a GRU, and the predictor is a GRU over tokens. The script decodes pulse by pulse in each
+engine, and compares the tokens with a decoder without state: the encoder on the whole recording, and the predictor on all tokens so far.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,13 +23,16 @@ import numpy as np
 from jax import lax
 
 import jaxrnn
-from jaxrnn.steps import DropDelay
+from jaxrnn.export import FileRunner, export_litert
+from jaxrnn.steps import DropDelay, StepSpec
 
 FEATURES, WIDTH, TOKENS, PULSE = 20, 32, 12, 4
 #: The token that ends a frame, and that stands before the first token.
 BLANK = 0
 #: The most tokens in a frame.
 MOST = 3
+#: What the joiner takes.
+FRAME_AND_VECTOR = {name: jax.ShapeDtypeStruct((WIDTH,), jnp.float32) for name in ("frame", "vector")}
 
 Params = dict[str, Any]
 
@@ -156,21 +160,19 @@ def offline(params: dict[str, Params], features: np.ndarray) -> list[int]:
     return [*greedy(Transducer(encode, predict, join), cut(features))]
 
 
-def in_jax(params: dict[str, Params]) -> Transducer:
-    """Return the transducer in JAX."""
-    of_encoder, of_predictor = streams(params)
+def of_runners(
+    encoder_spec: StepSpec, start: Callable[[], Any], run: Any, join: Callable[[np.ndarray, np.ndarray], Any]
+) -> Transducer:
+    """Return the transducer of live streams: ``start`` begins one of the encoder, and ``run`` is the predictor."""
 
     def encode(pulses: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        run, drop = jaxrnn.Runner(of_encoder, params["encoder"]), DropDelay(of_encoder.spec)
-        tail = None
+        stream, drop, tail = start(), DropDelay(encoder_spec), None
         for pulse in pulses:
             if len(pulse) == PULSE:
-                yield from drop(run({"features": pulse}))["frames"]
+                yield from drop(stream({"features": pulse}))["frames"]
             else:
                 tail = {"features": pulse}
-        yield from drop(run.flush(tail))["frames"]
-
-    run = jaxrnn.Runner(of_predictor, params["predictor"])
+        yield from drop(stream.flush(tail))["frames"]
 
     def predict(token: int, state: Any) -> tuple[np.ndarray, Any]:
         if state is None:
@@ -178,8 +180,32 @@ def in_jax(params: dict[str, Params]) -> Transducer:
         # The runner keeps the state. A search with several hypotheses would assign `run.state`.
         return run({"tokens": np.array([token], np.int32)})["vectors"][0], run
 
-    join = jax.jit(lambda frame, vector: joiner(params["joiner"], {"frame": frame, "vector": vector})["scores"])
     return Transducer(encode, predict, join)
+
+
+def in_jax(params: dict[str, Params]) -> Transducer:
+    """Return the transducer in JAX."""
+    of_encoder, of_predictor = streams(params)
+    run = jaxrnn.Runner(of_predictor, params["predictor"])
+    join = jax.jit(lambda frame, vector: joiner(params["joiner"], {"frame": frame, "vector": vector})["scores"])
+    return of_runners(of_encoder.spec, lambda: jaxrnn.Runner(of_encoder, params["encoder"]), run, join)
+
+
+def in_litert(params: dict[str, Params], folder: Path) -> Transducer:
+    """Write the networks as LiteRT files, and return the transducer in LiteRT."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    of_encoder, of_predictor = streams(params)
+    export_litert(of_encoder, params["encoder"], folder / "encoder.tflite")
+    export_litert(of_predictor, params["predictor"], folder / "predictor.tflite")
+    export_litert(joiner, params["joiner"], folder / "joiner.tflite", example=FRAME_AND_VECTOR)
+    scores = Interpreter(str(folder / "joiner.tflite")).get_signature_runner("function")
+    return of_runners(
+        of_encoder.spec,
+        lambda: FileRunner(folder / "encoder.tflite"),
+        FileRunner(folder / "predictor.tflite"),
+        lambda frame, vector: scores(frame=frame, vector=vector)["scores"],
+    )
 
 
 def export(params: dict[str, Params], folder: Path) -> None:
@@ -188,8 +214,7 @@ def export(params: dict[str, Params], folder: Path) -> None:
     flush = folder / "encoder_flush.onnx"
     jaxrnn.export_onnx(of_encoder, params["encoder"], folder / "encoder.onnx", flush=flush)
     jaxrnn.export_onnx(of_predictor, params["predictor"], folder / "predictor.onnx")
-    example = {name: jax.ShapeDtypeStruct((WIDTH,), jnp.float32) for name in ("frame", "vector")}
-    jaxrnn.export_onnx(joiner, params["joiner"], folder / "joiner.onnx", example=example)
+    jaxrnn.export_onnx(joiner, params["joiner"], folder / "joiner.onnx", example=FRAME_AND_VECTOR)
 
 
 class Session:
@@ -244,13 +269,15 @@ def in_onnx_runtime(folder: Path) -> Transducer:
 @click.option("--frames", default=202, help="Frames of features.", show_default=True)
 @click.option("--seed", default=0, help="Seed of the weights and the features.", show_default=True)
 def main(frames: int, seed: int) -> None:
-    """Decode random features in both engines."""
+    """Decode random features in each engine."""
     params = random_params(seed)
     features = np.random.default_rng(seed + 1).normal(size=(frames, FEATURES)).astype(np.float32)
     expected = offline(params, features)
     with tempfile.TemporaryDirectory() as folder:
         export(params, Path(folder))
         engines = {"JAX": in_jax(params), "ONNX Runtime": in_onnx_runtime(Path(folder))}
+        if importlib.util.find_spec("litert_converter"):
+            engines["LiteRT"] = in_litert(params, Path(folder))
         for name, network in engines.items():
             tokens = [*greedy(network, cut(features))]
             if tokens != expected:

@@ -281,7 +281,9 @@ def test_a_module_of_flax_is_trained_and_goes_back_to_onnx(tmp_path):
 def test_an_rnnt_gives_the_tokens_of_a_decoder_without_state():
     """Also with a last pulse that is not full; and tokens come while pulses come."""
     said = run("rnnt_greedy", "--frames", 206)
-    assert [int(count) for count in re.findall(r": (\d+) tokens, as offline", said)] == [147, 147]
+    engines = dict(re.findall(r"(\w+): (\d+) tokens, as offline", said))
+    assert {"JAX", "Runtime"} <= engines.keys()
+    assert set(engines.values()) == {"147"}
     rnnt = import_example("rnnt_greedy")
     params, taken = rnnt.random_params(0), []
     features = np.random.default_rng(1).normal(size=(206, rnnt.FEATURES)).astype(np.float32)
