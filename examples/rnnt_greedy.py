@@ -5,7 +5,8 @@
 The greedy loop takes three callables (`Transducer`), so the same loop runs on JAX, and on exported files in ONNX
 Runtime and, if it is installed, in LiteRT. The networks are JAX functions with random weights: the encoder is a
 convolution with look-ahead and a GRU, and the predictor is a GRU over tokens. The script decodes pulse by pulse in each
-engine, and compares the tokens with a decoder without state: the encoder on the whole recording, and the predictor on all tokens so far.
+engine, and compares the tokens with a decoder without state: the encoder on the whole recording, and the predictor on
+all tokens so far.
 """
 
 from __future__ import annotations
