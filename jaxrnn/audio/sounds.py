@@ -33,21 +33,21 @@ def check_rate(rate: int, what: str) -> None:
         raise InputError(f"{what} must be from 1 to {MAX_RATE:,} samples a second, not {rate:,}")
 
 
-def resampling(rate: int, target: int) -> tuple[int, int]:
-    """Return the factors of upsampling and downsampling between two sample rates."""
-    check_rate(rate, "the sample rate")
-    check_rate(target, "the requested rate")
+def resampling(path: Any, rate: int, target: int) -> tuple[int, int]:
+    """Return the factors of upsampling and downsampling of a sound between two sample rates."""
+    check_rate(rate, f"{path}: the sample rate")
+    check_rate(target, f"{path}: the requested rate")
     if max(rate, target) > MAX_RATIO * min(rate, target):
         raise InputError(
-            f"the header says {rate:,} samples a second, and the requested rate is {target:,}: more than a factor of "
-            f"{MAX_RATIO}; correct the header, or resample the recording"
+            f"{path}: the header says {rate:,} samples a second, and the requested rate is {target:,}: more than a "
+            f"factor of {MAX_RATIO}; correct the header, or resample the recording"
         )
     common = math.gcd(rate, target)
     up, down = target // common, rate // common
     if max(up, down) > MAX_PHASES:
         raise InputError(
-            f"resampling from {rate:,} to {target:,} samples a second needs a filter of {max(up, down):,} phases, and "
-            f"at most {MAX_PHASES:,} are allowed; resample the recording to a rate with a larger common divisor"
+            f"{path}: resampling from {rate:,} to {target:,} samples a second needs a filter of {max(up, down):,} "
+            f"phases, and at most {MAX_PHASES:,} are allowed; resample to a rate with a larger common divisor"
         )
     return up, down
 
@@ -87,10 +87,7 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[np.ndarray, i
         middle = 128 if samples.dtype == np.uint8 else 0
         samples = (samples.astype(np.float64) - middle) / (128 if middle else -float(np.iinfo(samples.dtype).min))
     if rate is not None and rate != own:
-        try:
-            samples, own = signal.resample_poly(samples.astype(np.float64), *resampling(own, rate)), rate
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+        samples, own = signal.resample_poly(samples.astype(np.float64), *resampling(path, own, rate)), rate
     return samples.astype(np.float32), own
 
 

@@ -83,10 +83,7 @@ class SoundFile:
             self._frames, file_rate = file.frames, file.samplerate
         if self._frames >= UNKNOWN:
             raise InputError(f"{path} has no length in its header: write the file again with a tool that sets it")
-        try:
-            self._up, self._down = resampling(file_rate, rate)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+        self._up, self._down = resampling(path, file_rate, rate)
         self.length = -(-self._frames * self._up // self._down)
 
     @contextlib.contextmanager
