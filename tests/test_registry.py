@@ -29,6 +29,7 @@ OTHERWISE = {
     "cells/cell.py": "the values of ONNX's attribute `activations`",
     "onnx/operators": "the registry",
     "export": "patterns of nodes that lowering writes, and kernels that ONNX Runtime lacks",
+    "frameworks/keras_complex.py": "nodes that a framework writes for complex numbers, and real nodes in their place",
     "verification/peers.py": "kernels of ONNX Runtime that end the process",
 }
 

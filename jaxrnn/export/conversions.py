@@ -49,7 +49,7 @@ class Conversion:
         if isinstance(exclude, str) or not all(isinstance(each, str) and each for each in exclude):
             raise InputError(f"quantize_exclude must be a sequence of names of nodes, not {exclude!r}")
         if exclude and quantize is None:
-            raise InputError("quantize_exclude goes with quantize='dynamic'")
+            raise InputError("`quantize_exclude` goes with `quantize='dynamic'`")
         return None if known is None and quantize is None else cls(known, of_io, quantize is not None, tuple(exclude))
 
     def check(self, models: Sequence[ir.Model]) -> None:

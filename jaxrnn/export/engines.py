@@ -189,7 +189,8 @@ class FileRunner:
 
     Example::
 
-        run = jaxrnn.export.FileRunner("streaming.tflite")
+        jaxrnn.export_onnx(offline.stream(pulse=4), offline.params, "streaming.onnx", flush="flush.onnx")
+        run = jaxrnn.export.FileRunner("streaming.onnx")
         for pulse in microphone:
             outputs = run({"input": pulse})
         rest = run.flush()
