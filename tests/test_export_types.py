@@ -76,7 +76,7 @@ REFUSED = [
     ({"dtype": "float16", "io_dtype": "bfloat16"}, InputError, "io_dtype must be equal to dtype"),
     ({"dtype": "float16", "quantize": "dynamic"}, InputError, "give dtype or quantize, not both"),
     ({"quantize": "static"}, InputError, "quantize must be 'dynamic'"),
-    ({"quantize_exclude": ("kernel",)}, InputError, "quantize_exclude goes with quantize='dynamic'"),
+    ({"quantize_exclude": ("kernel",)}, InputError, "`quantize_exclude` goes with `quantize='dynamic'`"),
     ({"quantize": "dynamic", "quantize_exclude": "kernel"}, InputError, "must be a sequence of names of nodes"),
 ]
 
