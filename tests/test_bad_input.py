@@ -19,6 +19,7 @@ from verifier import peer_outputs
 
 import jaxrnn
 from jaxrnn.model.inspection import inspect_model
+from jaxrnn.onnx.operators import pooling, shaping
 
 
 def changed(tensor, **fields):
@@ -463,3 +464,13 @@ def test_truncated_real_file(models, cut, tmp_path):
     path = tmp_path / "cut.onnx"
     path.write_bytes(data[: cut if isinstance(cut, int) else int(cut * len(data))])
     check_refused(jaxrnn.ModelError, r"cut\.onnx", jaxrnn.load, path)
+
+
+def test_attributes_and_shapes_that_onnx_has_not_checked():
+    """Inference of ONNX refuses most of these files, but not in every graph."""
+    for strides in ([-(2**31)], [0], [2**31]):
+        with pytest.raises(ValueError, match="strides must be from 1"):
+            pooling.per_axis(strides, 1, "strides")
+    assert pooling.per_axis([2], 1, "strides") == (2,)
+    assert shaping._integers([np.array([np.nan])]) is None
+    assert shaping._integers([np.array([2, -1])]) == (2, -1)

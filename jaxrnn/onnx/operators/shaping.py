@@ -414,8 +414,10 @@ def _equal_in_reshape(
 
 
 def _integers(operands: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return the elements of the first operand if its value is known while tracing."""
-    return tuple(map(int, operands[0].ravel())) if operands and isinstance(operands[0], np.ndarray) else None
+    """Return the elements of the first operand if its value is known while tracing, and no float."""
+    if not operands or not isinstance(operands[0], np.ndarray) or operands[0].dtype.kind in "fc":
+        return None
+    return tuple(map(int, operands[0].ravel()))
 
 
 OPERATORS: dict[str, Versions] = {
