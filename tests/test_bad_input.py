@@ -468,8 +468,8 @@ def test_truncated_real_file(models, cut, tmp_path):
 
 def test_attributes_and_shapes_that_onnx_has_not_checked():
     """Inference of ONNX refuses most of these files, but not in every graph."""
-    for strides in ([-(2**31)], [0], [2**31]):
-        with pytest.raises(ValueError, match="strides must be from 1"):
+    for strides in ([-(2**31)], [0]):
+        with pytest.raises(ValueError, match="strides must be 1 or more"):
             pooling.per_axis(strides, 1, "strides")
     assert pooling.per_axis([2], 1, "strides") == (2,)
     assert shaping._integers([np.array([np.nan])]) is None

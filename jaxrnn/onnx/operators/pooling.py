@@ -23,8 +23,8 @@ def per_axis(values: Sequence[int] | None, rank: int, name: str) -> tuple[int, .
         return (1,) * rank
     if len(values) != rank:
         raise ValueError(f"{name} has {len(values)} entries for {rank} spatial axes")
-    if any(not 1 <= value < 2**31 for value in values):  # XLA would wrap it
-        raise ValueError(f"{name} must be from 1 to 2**31 - 1, not {list(values)}")
+    if min(values) < 1:
+        raise ValueError(f"{name} must be 1 or more, not {list(values)}")
     return tuple(values)
 
 
