@@ -20,6 +20,7 @@ from verifier import peer_outputs
 import jaxrnn
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.operators import pooling, shaping
+from jaxrnn.steps import schemas
 
 
 def changed(tensor, **fields):
@@ -474,3 +475,8 @@ def test_attributes_and_shapes_that_onnx_has_not_checked():
     assert pooling.per_axis([2], 1, "strides") == (2,)
     assert shaping._integers([np.array([np.nan])]) is None
     assert shaping._integers([np.array([2, -1])]) == (2, -1)
+
+
+def test_numbers_of_frames_have_32_bits():
+    """The pulse of a damaged file would overflow in the flush."""
+    assert [schemas.is_positive(number) for number in (0, 1, 2**31 - 1, 2**31)] == [False, True, True, False]

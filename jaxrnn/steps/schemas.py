@@ -27,8 +27,8 @@ def is_whole(value: Any) -> bool:
 
 
 def is_positive(value: Any) -> bool:
-    """Return True for a positive integer."""
-    return is_whole(value) and value > 0
+    """Return True for a positive integer of 32 bits, as numbers of frames in files are."""
+    return is_whole(value) and 0 < value < 2**31
 
 
 def is_flag(value: Any) -> bool:
