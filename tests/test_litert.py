@@ -15,7 +15,7 @@ from jax import lax
 import jaxrnn
 from jaxrnn import audio
 from jaxrnn.cli import main
-from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
+from jaxrnn.errors import InputError, MissingPackageError, ModelError, UnsupportedError
 from jaxrnn.export import FileRunner, export_litert, verify_export
 from jaxrnn.verification.litert import LiteRt, Signature, operations, read_metadata, read_signature
 
@@ -281,3 +281,14 @@ def test_a_missing_package_is_one_error(tmp_path, monkeypatch):
         export_litert(lambda x: x, None, tmp_path / "f.tflite", example=X)
     with pytest.raises(InputError, match=r"must end in \.tflite"):
         export_litert(lambda x: x, None, tmp_path / "f.onnx", example=X)
+
+
+@needs_litert
+def test_a_damaged_file_is_one_error(tmp_path):
+    path = tmp_path / "f.tflite"
+    export_litert(lambda x: x + 1, None, path, example=X)
+    whole = path.read_bytes()
+    for damaged in (whole[:40], whole[:4] + b"none" + whole[8:], whole[:8] + b"\xff" * 60 + whole[68:]):
+        path.write_bytes(damaged)
+        with pytest.raises((ModelError, InputError), match="damaged|not a LiteRT file|no step"):
+            FileRunner(path)

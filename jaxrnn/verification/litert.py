@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import struct
 import sys
 import tempfile
 from collections import Counter
@@ -95,13 +96,16 @@ def read_metadata(path: Path) -> dict[str, str]:
     data = path.read_bytes()
     if data[4:8] != b"TFL3":
         raise ModelError(f"{path} is not a LiteRT file")
-    model = package("ai_edge_litert.schema_py_generated").Model.GetRootAs(data)
-    texts = {}
-    for index in range(model.MetadataLength()):
-        entry = model.Metadata(index)
-        buffer = model.Buffers(entry.Buffer())
-        with contextlib.suppress(UnicodeDecodeError):
-            texts[entry.Name().decode()] = buffer.DataAsNumpy().tobytes().decode() if buffer.DataLength() else ""
+    schema, texts = package("ai_edge_litert.schema_py_generated"), {}
+    try:
+        model = schema.Model.GetRootAs(data)
+        for index in range(model.MetadataLength()):
+            entry = model.Metadata(index)
+            buffer = model.Buffers(entry.Buffer())
+            with contextlib.suppress(UnicodeDecodeError):
+                texts[entry.Name().decode()] = buffer.DataAsNumpy().tobytes().decode() if buffer.DataLength() else ""
+    except (struct.error, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} is damaged: {first_line(error)}; export it again") from error
     return texts
 
 
