@@ -266,6 +266,7 @@ def test_the_command_writes_verifies_and_refuses(models, tmp_path):
         (["--flush", str(tmp_path / "f.onnx")], "has the flush as a signature"),
         (["--target", "tract"], "is for ONNX files"),
         (["--dtype", "bfloat16"], "--dtype float16"),
+        (["--batch", "N"], "give the number of streams"),
     ):
         refused = CliRunner().invoke(main, [*base, *words])
         assert refused.exit_code == 2
@@ -290,5 +291,5 @@ def test_a_damaged_file_is_one_error(tmp_path):
     whole = path.read_bytes()
     for damaged in (whole[:40], whole[:4] + b"none" + whole[8:], whole[:8] + b"\xff" * 60 + whole[68:]):
         path.write_bytes(damaged)
-        with pytest.raises((ModelError, InputError), match="damaged|not a LiteRT file|no step"):
+        with pytest.raises((ModelError, InputError), match=r"damaged|not a LiteRT file|no step"):
             FileRunner(path)

@@ -175,6 +175,8 @@ def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, A
     given = {f"--{name.replace('_', '-')}": options.get(name) for name in _OF_ONNX}
     refuse(given, "is for ONNX files, not for LiteRT")
     refuse({"--flush": flush}, f"is for ONNX files: for LiteRT, {output.name} has the flush as a signature")
+    if isinstance(options.get("batch"), str):
+        raise click.UsageError(f"--batch {options['batch']} is for ONNX files: for LiteRT, give the number of streams")
     if options.get("dtype") not in (None, "float16"):
         raise click.UsageError(
             "--target litert stores weights as float32, as --dtype float16, or as --quantize dynamic"
