@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
-    from jaxrnn.runtime.compiled import load_compiled, save_compiled
+    from jaxrnn.runtime.compiled import load_cached, load_compiled, save_compiled
     from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
     from jaxrnn.streaming import (
@@ -89,6 +89,7 @@ __all__ = [
     "interp",
     "lfilter",
     "load",
+    "load_cached",
     "load_compiled",
     "save_compiled",
     "sosfilt",
@@ -106,7 +107,7 @@ _LAZY = {
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
     "export_onnx": "jaxrnn.export",
-    **dict.fromkeys(("load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
+    **dict.fromkeys(("load_cached", "load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
     **dict.fromkeys(("Streamed", "associative_scan", "convolve", "correlate", "stream"), "jaxrnn.streaming"),
     **dict.fromkeys(("fftconvolve", "interp", "lfilter", "sosfilt"), "jaxrnn.streaming"),
     **dict.fromkeys(("from_keras", "from_torch", "to_keras", "to_torch"), "jaxrnn.frameworks"),

@@ -49,6 +49,7 @@ PUBLIC = {
     "interp",
     "lfilter",
     "load",
+    "load_cached",
     "load_compiled",
     "save_compiled",
     "sosfilt",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hashlib
 import io
 import math
 import os
@@ -479,6 +480,11 @@ def check_replaceable(path: Path) -> None:
     if path.exists() and not path.is_file():
         kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode), "of another kind")
         raise InputError(f"{path} is {kind}, not a regular file: give the name of a file")
+
+
+def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of regular files in a folder, by name; raise OSError for a file that cannot be read."""
+    return {name: hashlib.sha256(check_regular(folder / name).read_bytes()).hexdigest() for name in names}
 
 
 def check_writable(path: Path) -> None:

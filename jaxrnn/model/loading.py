@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import os
 import pickle
 import warnings
@@ -17,7 +18,7 @@ import onnx_ir as ir
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe
-from jaxrnn._files.stores import check_writable, local_path
+from jaxrnn._files.stores import check_writable, digests, local_path
 from jaxrnn._jax.context import check_names, exact_types
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError, check_kind
 from jaxrnn.jaxprs.schedule import Packed
@@ -193,6 +194,17 @@ def contents_of(model: Model) -> tuple[bytes, dict[str, Any], str]:
         if changed:
             raise _refused(model, "its external data has changed since the model was loaded")
     return data, arguments, model.label
+
+
+def digests_of(model: Model, name: str) -> dict[str, str]:
+    """Return the SHA-256 of the file of a model, under a name, and of its external data, by relative path."""
+    file = model._file
+    assert file.data is not None, "the model comes from a file"
+    assert file.folder is not None
+    tensors = (tensor for each in (file.proto.graph, *file.proto.functions) for _, tensor in tensors_of(each))
+    entries = (entry for tensor in tensors for entry in tensor.external_data)
+    outside = sorted({entry.value for entry in entries if entry.key == "location"})
+    return {name: hashlib.sha256(file.data).hexdigest(), **digests(file.folder, outside)}
 
 
 def reloaded(data: bytes, arguments: Mapping[str, Any], label: str) -> Model:

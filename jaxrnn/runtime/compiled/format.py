@@ -19,6 +19,7 @@ import os
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -65,6 +66,8 @@ class Archive(NamedTuple):
     functions: Mapping[str, bytes]  # names to serialised functions
     native: Native | None = None  # the machine code; None without machine code, or if it was not read
     digest: str = ""  # the SHA-256 of the file; empty before the file is written
+    #: The SHA-256 of the ONNX file and of its external data, by name; only in files of `load_cached`.
+    sources: Mapping[str, str] = MappingProxyType({})
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
@@ -76,8 +79,8 @@ def is_compiled(path: str | os.PathLike[str]) -> bool:
         raise ModelError(f"{os.fspath(path)}: the file cannot be read: {error.strerror or error}") from error
 
 
-def write(path: Path, archive: Archive) -> None:
-    """Write a file completely, or leave the disk unchanged."""
+def write(path: Path, archive: Archive) -> Archive:
+    """Write a file completely, or leave the disk unchanged; return the archive with the digest of the file."""
     groups = {"params": archive.params, "start": archive.start or ()}
     arrays = {group: [np.asarray(array) for array in entries] for group, entries in groups.items()}
     facts = {
@@ -87,6 +90,8 @@ def write(path: Path, archive: Archive) -> None:
         "functions": list(archive.functions),
         **{group: [array.dtype.name for array in entries] for group, entries in arrays.items()},
     }
+    if archive.sources:
+        facts["sources"] = dict(archive.sources)
     if archive.native is not None:
         facts["native"] = {"made": archive.native.made, "results": archive.native.results}
     buffer = io.BytesIO()
@@ -102,9 +107,10 @@ def write(path: Path, archive: Archive) -> None:
         for name, data in ({} if archive.native is None else archive.native.code).items():
             opened.writestr(f"native/{name}", data)
     body = buffer.getvalue()
-    digest = hashlib.sha256(body).hexdigest().encode() + b"\n"
+    digest = hashlib.sha256(body).hexdigest()
     with in_place_of(path) as written:
-        written.write_bytes(MAGIC + digest + body)
+        written.write_bytes(MAGIC + digest.encode() + b"\n" + body)
+    return archive._replace(digest=digest)
 
 
 def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
@@ -120,7 +126,8 @@ def read(path: str | os.PathLike[str], native: bool = False) -> Archive:
             f"{os.fspath(path)} is not a model compiled by this version of jaxrnn: {what}; write it with "
             "'jaxrnn compile'"
         )
-    digest, _, body = data[len(MAGIC) :].partition(b"\n")
+    end = data.find(b"\n", len(MAGIC))
+    digest, body = data[len(MAGIC) : end], memoryview(data)[end + 1 :]  # without a copy of many megabytes
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise ModelError(
             f"{os.fspath(path)} is damaged: the content does not match the digest in the file; compile it again"
@@ -203,7 +210,7 @@ def host_operations(exported: jax.export.Exported) -> list[str]:
     return sorted(refused)
 
 
-def _content(body: bytes, native: bool) -> Archive:
+def _content(body: memoryview, native: bool) -> Archive:
     with zipfile.ZipFile(io.BytesIO(body)) as opened:
         members = _Members({member.filename: member for member in opened.infolist()})
         claimed = sum(member.file_size for member in opened.infolist())
@@ -228,13 +235,17 @@ def _content(body: bytes, native: bool) -> Archive:
                 arguments_of(spec, name)  # refuses unknown functions
             bodies = {name: opened.read(members[f"native/{name}"]) for name in facts["results"]}
             code = Native(facts["made"], facts["results"], bodies)
+    sources = manifest.get("sources", {})
+    check(sources, {}, "sources")
+    for name, value in sources.items():
+        check(value, is_text, f"sources.{name}")
     if "init" in functions:
-        return Archive(spec, manifest["jax"], tuple(params), None, functions, code)
+        return Archive(spec, manifest["jax"], tuple(params), None, functions, code, sources=sources)
     for each, array in zip(spec.carried, start, strict=True):
         if array.dtype != each.dtype:
             raise ValueError(f"state {each} begins with {array.dtype}")
         np.broadcast_to(array, [1 if isinstance(size, str) else size for size in each.shape or ()])
-    return Archive(spec, manifest["jax"], tuple(params), tuple(start), functions, code)
+    return Archive(spec, manifest["jax"], tuple(params), tuple(start), functions, code, sources=sources)
 
 
 class _Members(dict[str, zipfile.ZipInfo]):

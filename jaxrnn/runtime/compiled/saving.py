@@ -85,13 +85,18 @@ def save_compiled(
         UnsupportedError: the step calls back into Python or needs other code of the host.
     """
     check_writable(local_path(path))
-    counts = [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
+    counts = checked_batches(batches)
     if counts and not native:
         raise InputError(
             "batches are for machine code, and portable functions serve any number of streams: give native"
         )
     made = archive(stepper, params, dims or {}, platforms, label)
     write(Path(path), made._replace(native=machine_code(made, counts)) if native else made)
+
+
+def checked_batches(batches: Sequence[int]) -> list[int]:
+    """Check numbers of streams, and drop repetitions."""
+    return [check_count("batches, the numbers of streams,", batch) for batch in dict.fromkeys(batches)]
 
 
 def archive(
