@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from jaxrnn import streaming as streaming
     from jaxrnn import training as training
     from jaxrnn import verification as verification
+    from jaxrnn.cached import load_cached
     from jaxrnn.export import export_onnx
     from jaxrnn.frameworks import from_keras, from_torch, to_keras, to_torch
     from jaxrnn.model import Model
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
-    from jaxrnn.runtime.compiled import load_cached, load_compiled, save_compiled
+    from jaxrnn.runtime.compiled import load_compiled, save_compiled
     from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
     from jaxrnn.streaming import (
@@ -102,12 +103,13 @@ __all__ = [
 _LAZY = {
     "Model": "jaxrnn.model",
     "load": "jaxrnn.model.loading",
+    "load_cached": "jaxrnn.cached",
     "Limits": "jaxrnn.onnx.limits",
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
     "export_onnx": "jaxrnn.export",
-    **dict.fromkeys(("load_cached", "load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
+    **dict.fromkeys(("load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
     **dict.fromkeys(("Streamed", "associative_scan", "convolve", "correlate", "stream"), "jaxrnn.streaming"),
     **dict.fromkeys(("fftconvolve", "interp", "lfilter", "sosfilt"), "jaxrnn.streaming"),
     **dict.fromkeys(("from_keras", "from_torch", "to_keras", "to_torch"), "jaxrnn.frameworks"),

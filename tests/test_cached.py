@@ -103,10 +103,9 @@ def test_refusals(tmp_path):
 def test_a_model_in_steps(tmp_path):
     path = tmp_path / "denoiser.onnx"
     shutil.copy(PACKAGED, path)
-    frame, masks = {"magnitude": np.full((1, 1, 129), 0.5, np.float32)}, []
+    frame = {"magnitude": np.full((1, 1, 129), 0.5, np.float32)}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(2):
-            masks.append(jaxrnn.Runner(jaxrnn.load_cached(path, dims={"time": 1}))(frame)["mask"])
+        masks = [jaxrnn.Runner(jaxrnn.load_cached(path, dims={"time": 1}))(frame)["mask"] for _ in range(2)]
     expected = jaxrnn.Runner(jaxrnn.load(path))(frame)["mask"]
     np.testing.assert_allclose(masks, [expected] * 2, rtol=0, atol=1e-6)

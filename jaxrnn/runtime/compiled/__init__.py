@@ -6,22 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxrnn.runtime.compiled.cached import load_cached
     from jaxrnn.runtime.compiled.format import is_compiled
     from jaxrnn.runtime.compiled.saving import save_compiled
     from jaxrnn.runtime.compiled.stepper import CompiledStepper, load_compiled
 
-__all__ = ["CompiledStepper", "is_compiled", "load_cached", "load_compiled", "save_compiled"]
+__all__ = ["CompiledStepper", "is_compiled", "load_compiled", "save_compiled"]
 __dir__ = __all__.copy
 
 #: Lazy, because a process that reads a file should not wait for the imports of `save_compiled`.
-_LAZY = {
-    "CompiledStepper": "stepper",
-    "is_compiled": "format",
-    "load_cached": "cached",
-    "load_compiled": "stepper",
-    "save_compiled": "saving",
-}
+_LAZY = {"CompiledStepper": "stepper", "is_compiled": "format", "load_compiled": "stepper", "save_compiled": "saving"}
 
 
 def __getattr__(name: str) -> Any:

@@ -73,8 +73,8 @@ def load_cached(
             "own operators are functions, which `load_cached` cannot compare with the functions of an earlier process: "
             "use `jaxrnn.load` with `operators`, and `jaxrnn.save_compiled`"
         )
-    settings = Types.here(), jax.config.jax_default_matmul_precision, environment()
-    key = fingerprint(dict(load or {}), stream, dims, list(batches), *settings)
+    precision = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+    key = fingerprint(dict(load or {}), stream, dims, list(batches), Types.here(), precision, environment())
     kept = (source.parent / FOLDER if folder is None else local_path(folder)) / f"{source.stem}-{key[:16]}.jaxrnn"
     found = _read(kept, source)
     return CompiledStepper(_made(kept, source, load or {}, stream, dims or {}, batches) if found is None else found)
