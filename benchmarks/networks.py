@@ -16,6 +16,7 @@ import onnx
 import jaxrnn
 from benchmarks.built import NETWORKS
 from benchmarks.peers import Network
+from jaxrnn.demo import PACKAGED
 
 #: Samples of a second of the networks' audio.
 RATE = 16_000
@@ -44,6 +45,8 @@ SPEECH = (
     Entry("silero_vad_16k_op15", 512, {"sr": np.asarray(16000)}, {"batch": 1, "sequence": 576}),
     Entry("gtcrn", 256),
 )
+#: The denoiser of the package, which is always here.
+PACKAGED_NAME = "packaged denoiser"
 OTHERS = (Entry("predictor_net", 0, {}, {"batch": 1}),)
 
 
@@ -88,6 +91,8 @@ def offline_file(network: Offline) -> Iterator[Path]:
 
 def path_of(name: str) -> Path:
     """Return the path of the file of a network; raise FileNotFoundError if the file is missing."""
+    if name == PACKAGED_NAME:
+        return PACKAGED
     default = Path(__file__).parent.parent.parent / "shared" / "models"
     folder = Path(os.environ.get("JAXRNN_MODELS", default))
     path = folder / f"{name}.onnx"

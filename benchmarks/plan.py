@@ -24,6 +24,7 @@ class Plan:
         only: patterns of `fnmatch`; the name of a case must contain a match. Empty for all cases.
         platform: the platform of JAX in fresh processes; None to use JAX's default.
         rounds: the largest number of rounds; None to use the number that the benchmark sets.
+        minutes: no case begins after so many minutes; None for no limit.
     """
 
     quick: bool = False
@@ -31,6 +32,7 @@ class Plan:
     only: tuple[str, ...] = ()
     platform: str | None = "cpu"
     rounds: int | None = None
+    minutes: float | None = None
 
     def effort(self, rounds: int) -> Effort:
         """Return the effort for these rounds, reduced by the options of the run."""

@@ -104,6 +104,18 @@ def test_every_benchmark_gives_results_and_they_make_a_page(tmp_path):
     assert found_links == sorted(file for ending in ("json", "png") for file in tmp_path.glob(f"*.{ending}"))
 
 
+def test_the_accelerator_needs_no_package_of_an_extra(tmp_path):
+    extras = ("click", "rich", "scipy", "polars", "pydantic", "omegaconf", "soundfile", "matplotlib", "grain")
+    code = f"import runpy, sys; sys.modules.update(dict.fromkeys({extras})); sys.argv = ['x', *sys.argv[1:]]; "
+    code += "runpy.run_module('benchmarks.accelerator', run_name='__main__')"
+    command = [sys.executable, "-c", code, "--minutes", "0", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = read(tmp_path / "accelerator_all_cores.json")
+    assert any(row.name == "packaged denoiser, values" for row in found.rows)
+    assert all("not begun" in row.refused["jaxrnn"] for row in found.rows)
+
+
 def test_a_pattern_that_fits_no_case_is_refused_with_the_cases(monkeypatch):
     monkeypatch.setattr(machine, "prepare", lambda cores: {})
     refused = CliRunner().invoke(main, ["train", "--quick", "--only", "GRU H65"])
