@@ -20,7 +20,7 @@ from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomput
 from jaxrnn.errors import InputError, NodeError, StaticValueError, check_kind
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import Steps, scan
-from jaxrnn.model.streaming import open_dimensions, operators_by_scope, stream_model
+from jaxrnn.model.streaming import GraphFunction, open_dimensions, operators_by_scope, stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Caller, Scope, call, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
@@ -468,6 +468,11 @@ class Model:
             except KeyError:  # an open dimension
                 return self._packed(params)
             return self._pack_whole(dict(params), arguments)
+
+    @functools.cached_property
+    def _graph_function(self) -> GraphFunction:
+        """The graph as a function, one object, so that a second stream finds the plan of the first."""
+        return GraphFunction(self)
 
     @functools.cached_property
     def _stated(self) -> Findings | None:

@@ -136,7 +136,7 @@ def stream_model(
     others = [name for name in names if name != symbol and name not in dims]
     try:
         with exact_types(), of_file(operators_by_scope(model.program.block)):
-            streamed = stream(GraphFunction(model), example, params=model.params, **options)
+            streamed = stream(model._graph_function, example, params=model.params, **options)
     except (NodeError, StreamError) as error:
         cause = error if isinstance(error, NodeError) else error.__cause__
         is_undecided = isinstance(cause, NodeError) and "can be streamed" not in str(error)
