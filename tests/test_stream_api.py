@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from jax import lax
 from refusals import check_refused
 from stream_functions import CASES, conv, lstm, rnn
@@ -158,6 +159,18 @@ def test_gradient_through_a_loop_of_steps(streamed):
     found, expected = jax.jit(jax.grad(loss))(PARAMS), jax.jit(jax.grad(offline))(PARAMS)
     for name in PARAMS:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_recordings_of_many_lengths_share_their_programs(streamed):
+    """Otherwise each new length compiles a dozen programs, which JAX keeps."""
+    recordings = [{**inputs_of(40), "x": inputs_of(40)["x"][:length]} for length in range(17, 33)]
+    for x in (recordings[0], recordings[-1]):
+        streamed.run(PARAMS, x)
+    with compilations() as compiled:
+        results = [streamed.run(PARAMS, x) for x in recordings]
+    assert len(compiled) <= 1  # pulses of one power of two
+    for x, result in zip(recordings[::5], results[::5], strict=True):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), result, network(PARAMS, x))
 
 
 @pytest.mark.thorough

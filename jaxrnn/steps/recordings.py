@@ -58,6 +58,17 @@ def part(spec: StepSpec, arrays: Arrays, begin: int, end: int | None = None) -> 
     return result
 
 
+def padded(spec: StepSpec, arrays: Arrays, pulses: int) -> dict[str, Any]:
+    """Pad the frames of a recording with zeros to this number of pulses, with NumPy."""
+    result = dict(arrays)
+    for each in spec.inputs:
+        if each.time_axis is not None:
+            array, axis = np.asarray(arrays[each.name]), each.time_axis
+            missing = pulses * each.sizes[axis] - array.shape[axis]
+            result[each.name] = np.pad(array, [(0, missing if axis == place else 0) for place in range(array.ndim)])
+    return result
+
+
 def one_step(spec: StepSpec, arrays: Arrays, index: int) -> dict[str, Any]:
     """Return the inputs of the step with this index."""
     if spec.streams:
@@ -99,6 +110,39 @@ def scan_steps(
         state, outputs = one(state, jax.tree.map(lambda array: array[0], (places, moving)))
         return dict(outputs), state
     state, pieces = varying.scan(one, dict(state), (places, moving))
+    return {output.name: concatenated(spec, output, pieces.get(output.name)) for output in spec.outputs}, state
+
+
+def scan_first(spec: StepSpec, step: Step, state: State, inputs: Arrays, count: Any) -> tuple[dict[str, Any], State]:
+    """Run the first `count` steps of a recording of a stream, as `scan_steps`; ``count`` can be traced.
+
+    One program thus serves recordings of many lengths. The other frames are not read, and their outputs are zeros.
+    """
+    moving = {
+        each.name: _stacked(spec, each, jnp.asarray(inputs[each.name]))
+        for each in spec.inputs
+        if time_axis(spec, each) is not None
+    }
+    constant = {name: array for name, array in inputs.items() if name not in moving}
+    steps = spec.count_frames(inputs) or 0
+
+    def at(index: Any, state: State) -> tuple[Arrays, State]:
+        return step(state, {**constant, **jax.tree.map(lambda array: array[index], moving)})
+
+    def one(carried: Any) -> Any:
+        index, state, pieces = carried
+        outputs, after = at(index, state)
+        made = {name: pieces[name].at[index].set(each) for name, each in outputs.items() if each is not None}
+        return index + np.int32(1), dict(after), made
+
+    kinds, _ = jax.eval_shape(at, np.int32(0), state)
+    room = {
+        name: jnp.zeros((steps // spec.pulse, *each.shape), each.dtype)
+        for name, each in kinds.items()
+        if each is not None
+    }
+    first = jnp.zeros((), jnp.int32), dict(state), room
+    _, state, pieces = varying.while_loop(lambda carried: carried[0] < count, one, first)
     return {output.name: concatenated(spec, output, pieces.get(output.name)) for output in spec.outputs}, state
 
 

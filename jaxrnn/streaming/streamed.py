@@ -13,14 +13,14 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, near, part_of, wrapped
-from jaxrnn._jax.context import cast_param, check_names, check_param, compiled, own_arithmetic
+from jaxrnn._jax.context import cast_param, check_names, check_param, compiled, is_staged, own_arithmetic
 from jaxrnn.cells.forms import Types, product_type
 from jaxrnn.errors import InputError, StreamError, is_count
 from jaxrnn.jaxprs.schedule import Packed, Purpose, Step, fits, fold, folding_of, run_folded, unpack
-from jaxrnn.steps.recordings import joined_output, part, recording_specs, scan_steps
-from jaxrnn.steps.specs import ArraySpec, bind
+from jaxrnn.steps.recordings import joined_output, padded, part, recording_specs, scan_first, scan_steps
+from jaxrnn.steps.specs import ArraySpec, bind, converted, taken
 from jaxrnn.steps.stepper import NO_NOTES, ExportForm, Flushed, State, check_valid
-from jaxrnn.steps.stepspec import StateSpec, StepSpec, batch_note, in_batch, said_past
+from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, batch_note, in_batch, said_past
 from jaxrnn.streaming.plan import Plan, as_struct
 from jaxrnn.streaming.values import Chunk, FinalValue, along
 
@@ -228,43 +228,47 @@ class Streamed:
             params: as in `step`.
             x: the input, of any length that the constraints of `stream` allow.
         """
-        arrays, total = self._recording(self._leaves(x))
-        (result,) = self._ends(params, arrays, total - total % self.pulse, [total])
-        return result
+        return self._whole(params, *self._recording(self._leaves(x), convert=taken))
 
     def run_prefixes(self, params: Any, recordings: Sequence[Any]) -> list[Any]:
-        """Return the results of `run` for several recordings in two programs, instead of a program for each length.
+        """Return the results of `run` for several recordings in two programs, also if their lengths differ much.
 
         Args:
             params: as in `step`.
-            recordings: inputs as in `run`; each begins as the last one, which is the longest.
+            recordings: inputs as in `run`, as NumPy arrays.
         """
-        found = [self._recording(self._leaves(x)) for x in recordings]
-        lengths, (arrays, total) = [length for _, length in found], found[-1]
-        middle = max((length for length in lengths if 2 * length <= total), default=total)
-        return self._ends(params, arrays, middle - middle % self.pulse, lengths)
+        found = [self._recording(self._leaves(x), convert=taken) for x in recordings]
+        longest = max((length for _, length in found), default=0)
+        return [self._whole(params, *each, longest) for each in found]
 
-    def _ends(self, params: Any, arrays: Arrays, head: int, lengths: Sequence[int]) -> list[Any]:
-        """Return the results for recordings that end at several lengths; frames up to the head are scanned at once."""
-        for length in lengths:
-            self._plan.lengths.check(self._flat.label, length, self.multiple)
-        flatten = self._plan.output_structure.flatten_up_to
+    @_in_its_types
+    def _whole(self, params: Any, arrays: Arrays, total: int, longest: int = 0) -> Any:
+        """Return the result for a recording; recordings on the host, up to the longest, share two programs."""
+        self._plan.lengths.check(self._flat.label, total, self.multiple)
+        flatten, count = self._plan.output_structure.flatten_up_to, total // self.pulse
+        on_host = not is_staged() and _is_host(arrays.values()) and not _has_tracers(params)
         state = self.init(params=params, constants=self._input_tree(arrays))
-        starts: list[tuple[int, Any, list[Any]]] = [(0, state, [None] * len(self._flat.outputs))]
-        if head:
-            outputs, state = self.scan(params, state, self._input_tree(part(self._flat, arrays, 0, head)))
-            starts.append((head, state, flatten(outputs)))
-        room = max(length - head if length >= head else length for length in lengths)
-
-        def ended(length: int) -> Any:
-            begin, state, bodies = starts[-1 if length >= head else 0]
-            tail = self._input_tree(part(self._flat, arrays, begin, begin + room))
-            last, total = flatten(self.flush(params, state, tail, length - begin).outputs), length // self.multiple
-            kinds = self._plan.outputs
-            counts = [int(kind.timeline.length(total)) if isinstance(kind, Chunk) else None for kind in kinds]
-            return self._tree(map(joined_output, self._flat.outputs, bodies, last, counts))
-
-        return [ended(length) for length in lengths]
+        bodies: list[Any] = [None] * len(self._flat.outputs)
+        end = count * self.pulse
+        whole, rest = part(self._flat, arrays, 0, end), part(self._flat, arrays, end, total)
+        if on_host and count:
+            self._check_params(params)
+            # JAX keeps a program for each shape, so that the number of pulses is rounded up to a power of two.
+            room = 1 << (max(total, longest) // self.pulse - 1).bit_length()
+            bodies, state = self._some_pulses(params, dict(state), padded(self._flat, whole, room), np.int32(count))
+            bodies = [_first_frames(*each, count) for each in zip(self._flat.outputs, bodies, strict=True)]
+        elif count:
+            outputs, state = self.scan(params, state, self._input_tree(whole))
+            bodies = flatten(outputs)
+        tail = padded(self._flat, rest, 1) if on_host else rest
+        flushed = self.flush(params, state, self._input_tree(tail), total % self.pulse)
+        last, kinds = flatten(flushed.outputs), self._plan.outputs
+        if on_host:
+            last = [None if each is None else np.asarray(each) for each in last]
+        frames = total // self.multiple
+        counts = [int(kind.timeline.length(frames)) if isinstance(kind, Chunk) else None for kind in kinds]
+        joined = map(joined_output, self._flat.outputs, bodies, last, counts)
+        return self._tree(map(jax.device_put, joined) if on_host else joined)
 
     def offline(self, params: Any, x: Any) -> Any:
         """Apply the function to a whole recording at once, without state: the function that `run` equals.
@@ -311,9 +315,11 @@ class Streamed:
             raise InputError(f"x must be a pytree like the example, with {', '.join(names)}{given}") from error
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
-    def _recording(self, arrays: Arrays, lead: tuple[int, ...] = ()) -> tuple[Arrays, int]:
+    def _recording(
+        self, arrays: Arrays, lead: tuple[int, ...] = (), convert: Callable[[ArraySpec, Any], Any] = converted
+    ) -> tuple[Arrays, int]:
         """Return the checked leaves of an input of any length, and the number of frames."""
-        bound = bind(recording_specs(self._flat, "frames", lead), arrays, note=batch_note(lead))
+        bound = bind(recording_specs(self._flat, "frames", lead), arrays, convert=convert, note=batch_note(lead))
         return bound, self._flat.count_frames(bound, lead) or 0
 
     def _constants(self, constants: Any) -> list[Any]:
@@ -385,15 +391,20 @@ class Streamed:
 
     @compiled
     def _scan_arrays(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:
-        def step(state: State, arrays: Arrays) -> tuple[Arrays, State]:
-            outputs, state = self._one_step(params, [arrays[each.name] for each in self._flat.inputs], state)
-            return {each.name: output for each, output in zip(self._flat.outputs, outputs, strict=True)}, state
-
         def one(state: State, arrays: Arrays) -> tuple[list[Any], State]:
-            outputs, state = scan_steps(self._flat, step, state, arrays)
+            outputs, state = scan_steps(self._flat, functools.partial(self._named_step, params), state, arrays)
             return [outputs[each.name] for each in self._flat.outputs], state
 
         return (jax.vmap(one) if batched else one)(state, arrays)
+
+    @compiled
+    def _some_pulses(self, params: Any, state: State, arrays: Arrays, count: Any) -> tuple[list[Any], State]:
+        outputs, state = scan_first(self._flat, functools.partial(self._named_step, params), state, arrays, count)
+        return [outputs[each.name] for each in self._flat.outputs], state
+
+    def _named_step(self, params: Any, state: State, arrays: Arrays) -> tuple[Arrays, State]:
+        outputs, state = self._one_step(params, [arrays[each.name] for each in self._flat.inputs], state)
+        return {each.name: output for each, output in zip(self._flat.outputs, outputs, strict=True)}, state
 
     @compiled
     def _offline(self, params: Any, arrays: Arrays, *, frames: int) -> list[Any]:
@@ -552,6 +563,27 @@ def _units_of(pulse: int, smallest: int, multiple: int) -> int:
             f"{step} frames, such as {fitting}"
         )
     return int(pulse) // step
+
+
+def _is_host(arrays: Iterable[Any]) -> bool:
+    """Return True if all arrays are in the memory of the host."""
+    return all(
+        isinstance(each, np.ndarray)
+        or (not isinstance(each, Tracer) and {device.platform for device in each.devices()} == {"cpu"})
+        for each in arrays
+    )
+
+
+def _has_tracers(tree: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def _first_frames(output: OutputSpec, array: Any, pulses: int) -> np.ndarray | None:
+    """Return the frames of an output in the first pulses, on the host."""
+    if array is None or output.time_axis is None:
+        return array
+    frames = pulses * output.sizes[output.time_axis]
+    return np.asarray(array)[(slice(None),) * output.time_axis + (slice(frames),)]
 
 
 def _padded_to(array: Any, shape: tuple[int, ...], lead: int) -> Any:
