@@ -132,14 +132,16 @@ def test_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch):
 def test_commands_run(name, tmp_path, monkeypatch):
     """Code and commands run in the order of the page, in a fresh folder of sources.
 
-    What ``pip`` would install is there: `test_install_lines_run` reads these lines.
+    ``pip`` does nothing, because the packages are there; `test_install_lines_run` reads these lines. ``jaxrnn`` is the
+    program of the sources.
     """
     folder, programs = tmp_path / "sources", tmp_path / "programs"
     for part in ("configs", "examples", "jaxrnn"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     programs.mkdir()
-    (programs / "pip").write_text("#!/bin/sh\n")
-    (programs / "pip").chmod(0o755)
+    for program, line in {"pip": "", "jaxrnn": f'exec "{sys.executable}" -m jaxrnn "$@"'}.items():
+        (programs / program).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / program).chmod(0o755)
     paths = (str(programs), str(Path(sys.executable).parent), os.environ["PATH"])
     monkeypatch.setenv("PATH", os.pathsep.join(paths))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -192,7 +194,9 @@ def run_commands(page: Path, block: Block) -> None:
     for name in names_of(block.needs):
         if name.endswith(".onnx") and not Path(name).exists():
             Path(name).symlink_to(MODELS / name)
-    ran = subprocess.run(["bash", "-xeuo", "pipefail", "-c", block.content], capture_output=True, text=True, timeout=900)
+    ran = subprocess.run(
+        ["bash", "-xeuo", "pipefail", "-c", block.content], capture_output=True, text=True, timeout=900
+    )
     last = "\n".join((ran.stdout + ran.stderr).splitlines()[-30:])
     assert ran.returncode == 0, f"{page.name}, line {block.line}: {last}"
 
@@ -204,7 +208,9 @@ def test_every_block_is_found_and_every_output_shown(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert not re.search("^ *```(bash|shell|console)", text, re.M), "a block of commands begins with ```sh"
     for language in ("python", "sh"):
-        assert sum(block.language == language for block in blocks) == len(re.findall(rf"^ *```{language}\b", text, re.M))
+        assert sum(block.language == language for block in blocks) == len(
+            re.findall(rf"^ *```{language}\b", text, re.M)
+        )
     for block, behind in zip(blocks, [*blocks[1:], None], strict=True):
         shown = behind is not None and behind.language == "text"
         place = f"{name}, line {block.line}"

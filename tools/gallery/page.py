@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+import onnx
+
 from jaxrnn.onnx.operators import operator_table
 from tools.gallery import engines, streamed
 from tools.gallery.entry import Figures, Item, Picture, Printed, Sound
@@ -33,17 +35,23 @@ def home(made: Made, *, sounds: str) -> str:
     items = [item for item in made.items if isinstance(item, Sound)]
     difference = next((item.rows[streamed.DIFFERENCE] for item in made.items if isinstance(item, Figures)), "not made")
     means = [result.means()["speech"]["ONNX Runtime"] for result in engines.results_of("step")]
-    operators = sum(not domain for domain, _ in operator_table())
+    defined = {("", schema.name) for schema in onnx.defs.get_all_schemas() if not schema.domain}
     numbers = {
-        difference: "the largest difference between the streamed and the offline sound, of full scale 1: [Streaming](streaming.md)",
+        difference: "is the largest difference of the streamed from the offline sound: [Streaming](streaming.md)",
         f"{min(means):.2f} to {max(means):.2f}": (
-            f"the time of a live step over that in ONNX Runtime, the mean of speech networks on {len(means)} machines; "
-            "other engines and uses: [Performance](performance.md)"
+            f"of ONNX Runtime's time for a live step, the mean of speech networks on {len(means)} machines; other "
+            "engines and uses: [Performance](performance.md)"
         ),
-        f"{operators}": "operators of ONNX, which is all: [Operators](operators.md)",
+        f"{len(defined & operator_table().keys())} of {len(defined)}": "of ONNX's operators run: [all](operators.md)",
     }
     cells = (f"<div markdown>\n**{value}**\n\n{words}\n</div>" for value, words in numbers.items())
-    rows = [*_items(items, "", f"{sounds}/{made.name}"), '<div class="home-numbers" markdown>', *cells, "</div>"]
+    heard = (
+        "A noisy voice, denoised by the network in the package: offline, in one call over the whole recording, and "
+        "streamed, 8 ms at a time."
+    )
+    if made.missing:
+        heard = f"*No sounds here: they need {made.missing}.*"
+    rows = [heard, *_items(items, "", f"{sounds}/{made.name}"), '<div class="home-numbers" markdown>', *cells, "</div>"]
     return "\n\n".join(rows)
 
 

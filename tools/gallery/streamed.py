@@ -30,7 +30,8 @@ def both_ways(noisy: Samples) -> dict[str, np.ndarray]:
     live = [run({"samples": pulse})["audio"] for pulse in pulses]
     live.append(run.flush()["audio"])
     delay = streamed.delay["audio"]
-    return {"offline": np.asarray(offline), "streamed": np.concatenate(live)[delay:]}
+    sound = np.concatenate(live)[delay:]
+    return {"offline": np.asarray(offline), "streamed": sound}
 
 
 def make(folder: Path) -> list[Item]:
@@ -55,8 +56,8 @@ def make(folder: Path) -> list[Item]:
 ENTRY = Entry(
     title="Offline and streamed",
     see=(
-        "The denoiser in the package takes a whole recording in one call, and then the same recording as a live stream, "
-        "8 ms in and 8 ms out. Listen to both: their samples differ by roundings."
+        "The denoiser in the package takes a whole recording in one call, and then the same recording as a live "
+        "stream, 8 ms in and 8 ms out. Listen to both: their samples differ by roundings."
     ),
     shown=both_ways,
     make=make,
