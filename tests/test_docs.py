@@ -249,6 +249,15 @@ def test_pictures_are_those_of_the_script(tmp_path):
             assert path.read_bytes() == kept, f"run docs/pictures/draw.py: {path.name} has changed"
 
 
+def test_a_moving_picture_stands_still_for_readers_who_want_no_motion():
+    rules = [line for line in (PICTURES / "moving.svg").read_text(encoding="utf-8").splitlines() if "animation" in line]
+    assert len(rules) > 20
+    for rule in rules:
+        allowed, _, moves = rule.partition("@media(prefers-reduced-motion:no-preference)")
+        assert "animation" not in allowed
+        assert moves
+
+
 #: Words that mark a module with a shortcut: private names of JAX, derivative rules and forms by platform.
 SHORTCUTS = re.compile(r"jax\._src|xla_client|@jax\.custom_[jv][vj]p|partial\(jax\.custom|by_platform\(")
 
