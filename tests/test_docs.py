@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import matplotlib as mpl
 import pytest
+from conftest import MODELS
 from jax.experimental.compilation_cache import compilation_cache
 from tiers import of_tiers
 
@@ -30,43 +31,79 @@ from jaxrnn.onnx.operators import operator_table
 from tools.operators_page import entries, page, read_page
 from tools.trials import Evidence, try_operators
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 PICTURES = DOCS / "pictures"
 BLOCK = re.compile(
-    r"^(?:<!-- needs: (?P<needs>[^>]+) -->\n+)?```(?P<language>python|text)\n(?P<content>.*?)^```$", re.M | re.S
+    r"^(?:<!-- (?P<mark>needs|not run): (?P<words>[^>]+) -->\n+)?"
+    r"```(?P<language>python|text|sh|yaml)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<content>.*?)^```$",
+    re.M | re.S,
 )
 #: The first line of a page none of whose code runs without these packages.
 NEEDS = re.compile(r"<!-- needs: ([^>]+) -->\n")
 
 
 class Block(NamedTuple):
-    """A block of code or of what it prints: the lines before its content, and the packages that it needs."""
+    """A block of code, of commands, of a file or of what code prints.
+
+    Attributes:
+        language: ``python``, ``sh``, ``yaml`` or ``text``.
+        title: the name of a file.
+        content: the lines.
+        line: the line before the content.
+        needs: the packages, programs and models that the block needs.
+        not_run: why the block is not run; empty if it is.
+    """
 
     language: str
+    title: str | None
     content: str
     line: int
     needs: str
+    not_run: str
 
 
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found["language"], found["content"], text[: found.start("content")].count("\n"), found["needs"] or "")
+        Block(
+            found["language"],
+            found["title"],
+            found["content"],
+            text[: found.start("content")].count("\n"),
+            *((found["words"] or "") if found["mark"] == mark else "" for mark in ("needs", "not run")),
+        )
         for found in BLOCK.finditer(text)
     ]
 
 
+def names_of(needs: str) -> list[str]:
+    return [name for name in map(str.strip, needs.split(",")) if name]
+
+
 def missing(needs: str) -> list[str]:
-    """The packages of ``name, name`` that are not installed; what is no package (``a GPU``) always is missing."""
-    return [name for name in map(str.strip, needs.split(",")) if name and importlib.util.find_spec(name) is None]
+    """The packages, programs and models of ``name, name`` that are not there; ``a GPU`` always is missing."""
+
+    def found(name: str) -> bool:
+        if name.endswith(".onnx"):
+            return (MODELS / name).is_file()
+        return importlib.util.find_spec(name) is not None or shutil.which(name) is not None
+
+    return [name for name in names_of(needs) if not found(name)]
 
 
-#: The pages whose code runs: all that have any.
-PAGES = sorted(
-    page.relative_to(DOCS).as_posix()
-    for page in DOCS.rglob("*.md")
-    if "\n```python\n" in page.read_text(encoding="utf-8")
-)
+def pages_with(language: str, *patterns: str) -> list[str]:
+    return sorted(
+        page.relative_to(ROOT).as_posix()
+        for pattern in patterns
+        for page in ROOT.glob(pattern)
+        if f"\n```{language}\n" in page.read_text(encoding="utf-8")
+    )
+
+
+#: The pages whose code runs, and those whose commands run: all that have any.
+PAGES = pages_with("python", "docs/**/*.md")
+COMMANDED = pages_with("sh", "README.md", "docs/**/*.md")
 #: Pages that are made when the site is built; `mkdocs build --strict` checks links to them.
 MADE = {"changelog.md", "contributing.md", "security.md", "reference/cli.md"}
 
@@ -85,47 +122,103 @@ def _settings_of_the_cache():
 @pytest.mark.usefixtures("_settings_of_the_cache")
 @pytest.mark.parametrize("name", of_tiers(PAGES, []))
 def test_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch):
-    """The blocks of one page run in one namespace; a block of text behind one of code is what it prints.
-
-    ``<!-- needs: torch, onnxscript -->`` before a block, or as the first line of a page, leaves it out where one of the
-    packages is missing; the test then says so and counts as skipped after all other blocks have run.
-    """
     monkeypatch.chdir(tmp_path)  # a page may write files
-    page = DOCS / name
+    run_page(ROOT / name, languages={"python", "text"})
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("_settings_of_the_cache")
+@pytest.mark.parametrize("name", COMMANDED)
+def test_commands_run(name, tmp_path, monkeypatch):
+    """Code and commands run in the order of the page, in a fresh folder of sources.
+
+    ``pip`` does nothing, because the packages are there; `test_install_lines_run` reads these lines. ``jaxrnn`` is the
+    program of the sources.
+    """
+    folder, programs = tmp_path / "sources", tmp_path / "programs"
+    for part in ("configs", "examples", "jaxrnn"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    programs.mkdir()
+    for program, line in {"pip": "", "jaxrnn": f'exec "{sys.executable}" -m jaxrnn "$@"'}.items():
+        (programs / program).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / program).chmod(0o755)
+    paths = (str(programs), str(Path(sys.executable).parent), os.environ["PATH"])
+    monkeypatch.setenv("PATH", os.pathsep.join(paths))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(folder)
+    run_page(ROOT / name, languages={"python", "sh", "yaml"})
+
+
+def run_page(page: Path, *, languages: Set[str]) -> None:
+    """Run the blocks of some languages, code in one namespace; a block of text behind one of code is what it prints.
+
+    ``<!-- needs: torch, onnxscript -->`` before a block, or as the first line of a page, leaves it out where a package,
+    program or model is missing; the test then says so and counts as skipped after all other blocks have run.
+    ``<!-- not run: the reason -->`` before commands always leaves them out. A block with a title is a file.
+    """
     whole_page = NEEDS.match(page.read_text(encoding="utf-8"))
     if whole_page and missing(whole_page[1]):
-        pytest.skip(f"{name} needs {', '.join(missing(whole_page[1]))}")
+        pytest.skip(f"{page.name} needs {', '.join(missing(whole_page[1]))}")
     namespace: dict[str, object] = {"__name__": "page"}
-    printed: str | None = ""
+    printed: str | None = None
     left_out = {}
     for block in blocks_of(page):
+        if block.language not in languages or block.not_run:
+            continue
         if block.language == "text":
             if printed is not None:
                 lines = [text.rstrip() for text in printed.splitlines()]
-                assert lines == block.content.splitlines(), f"{name}, line {block.line}"
+                assert lines == block.content.splitlines(), f"{page.name}, line {block.line}"
             continue
+        printed = None
         if missing(block.needs):
-            left_out[block.line], printed = missing(block.needs), None
-            continue
-        output = io.StringIO()
-        # The line numbers of the page stand in tracebacks.
-        code = compile("\n" * block.line + block.content, str(page), "exec", dont_inherit=True)
-        with contextlib.redirect_stdout(output):
-            exec(code, namespace)
-        printed = output.getvalue()
+            left_out[block.line] = missing(block.needs)
+        elif block.language == "sh":
+            run_commands(page, block)
+        elif block.language == "yaml":
+            if block.title:
+                Path(block.title).write_text(block.content, encoding="utf-8")
+        else:
+            output = io.StringIO()
+            # The line numbers of the page stand in tracebacks.
+            code = compile("\n" * block.line + block.content, str(page), "exec", dont_inherit=True)
+            with contextlib.redirect_stdout(output):
+                exec(code, namespace)
+            printed = output.getvalue()
     if left_out:
         pytest.skip("; ".join(f"line {line} needs {', '.join(names)}" for line, names in left_out.items()))
 
 
-@pytest.mark.parametrize("name", PAGES)
+def run_commands(page: Path, block: Block) -> None:
+    """Run commands, the first of which that fails ends the test; models that they need are beside them."""
+    for name in names_of(block.needs):
+        if name.endswith(".onnx") and not Path(name).exists():
+            Path(name).symlink_to(MODELS / name)
+    ran = subprocess.run(
+        ["bash", "-xeuo", "pipefail", "-c", block.content], capture_output=True, text=True, timeout=900
+    )
+    last = "\n".join((ran.stdout + ran.stderr).splitlines()[-30:])
+    assert ran.returncode == 0, f"{page.name}, line {block.line}: {last}"
+
+
+@pytest.mark.parametrize("name", sorted({*PAGES, *COMMANDED}))
 def test_every_block_is_found_and_every_output_shown(name):
-    """No block prints what the page does not show."""
-    blocks = blocks_of(DOCS / name)
-    text = (DOCS / name).read_text(encoding="utf-8")
-    assert sum(block.language == "python" for block in blocks) == len(re.findall(r"^ *```python", text, re.M))
+    """No block prints what the page does not show, and commands are those of a shell; a reason is a sentence."""
+    blocks = blocks_of(ROOT / name)
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert not re.search("^ *```(bash|shell|console)", text, re.M), "a block of commands begins with ```sh"
+    for language in ("python", "sh"):
+        assert sum(block.language == language for block in blocks) == len(
+            re.findall(rf"^ *```{language}\b", text, re.M)
+        )
     for block, behind in zip(blocks, [*blocks[1:], None], strict=True):
         shown = behind is not None and behind.language == "text"
-        assert block.language != "python" or ("print(" in block.content) == shown, f"{name}, line {block.line}"
+        place = f"{name}, line {block.line}"
+        assert block.language != "python" or name not in PAGES or ("print(" in block.content) == shown, place
+        assert not block.not_run or (block.language == "sh" and len(block.not_run.split()) > 3), place
+    commands = "\n".join(block.content for block in blocks if block.language == "sh")
+    parsed = subprocess.run(["bash", "-n"], input=commands, capture_output=True, text=True)
+    assert parsed.returncode == 0, parsed.stderr
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.relative_to(DOCS).as_posix())
@@ -152,8 +245,17 @@ def test_pictures_are_those_of_the_script(tmp_path):
         kept = (PICTURES / path.name).read_bytes()
         assert len(kept) < 90_000
         # Another matplotlib may place a glyph elsewhere.
-        if f"Matplotlib v{mpl.__version__}".encode() in kept:
+        if b"Matplotlib v" not in kept or f"Matplotlib v{mpl.__version__}".encode() in kept:
             assert path.read_bytes() == kept, f"run docs/pictures/draw.py: {path.name} has changed"
+
+
+def test_a_moving_picture_stands_still_for_readers_who_want_no_motion():
+    rules = [line for line in (PICTURES / "moving.svg").read_text(encoding="utf-8").splitlines() if "animation" in line]
+    assert len(rules) > 20
+    for rule in rules:
+        allowed, _, moves = rule.partition("@media(prefers-reduced-motion:no-preference)")
+        assert "animation" not in allowed
+        assert moves
 
 
 #: Words that mark a module with a shortcut: private names of JAX, derivative rules and forms by platform.
@@ -180,7 +282,6 @@ def test_every_shortcut_has_tests_that_exist():
     assert {path.relative_to(package).as_posix() for path in found} - named == set()
 
 
-ROOT = Path(__file__).parent.parent
 INSTALLED_BY = [page for page in sorted(ROOT.glob("docs/*.md")) if "\n```python\n" in page.read_text(encoding="utf-8")]
 NAME = re.compile(r"([\w.-]+)(?:\[([^]]*)\])?")
 #: The files that say how to install something: pages, settings, examples, and the head of the page of commands.

@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx
 import pytest
 import soundfile
 
@@ -15,8 +16,20 @@ import jaxrnn
 from jaxrnn.profiling import Profile, Region
 from jaxrnn.training.fit import Fitted
 from tools import gallery
-from tools.gallery import Figures, Picture, Printed, Sound, engines, entry, exactness, finetuning, profiling, streams
-from tools.gallery.making import KEPT, find
+from tools.gallery import (
+    Figures,
+    Picture,
+    Printed,
+    Sound,
+    engines,
+    entry,
+    exactness,
+    finetuning,
+    profiling,
+    streamed,
+    streams,
+)
+from tools.gallery.making import KEPT, Made, find
 from tools.gallery.small_network import convolved, recurrent
 
 #: Where a line of code is cut on a screen of 1280 pixels.
@@ -70,6 +83,36 @@ def test_a_page_without_models_says_what_it_needs(tmp_path, monkeypatch):
     assert "![" not in page
     assert "<audio" not in page
     assert inspect.getsource(find("denoising").shown) in page
+
+
+def test_what_was_made_comes_first_and_the_home_page_plays_it():
+    """The numbers of the home page are those of the entry, of the benchmarks and of the table of operators."""
+    items = (Sound("noisy", "noisy"), Sound("streamed", "streamed"), Figures({streamed.DIFFERENCE: "7e-08"}))
+    there = Made("streamed", "There", "See. Hear.", "", "code", "", items)
+    absent = Made("speech", "Absent", "See. Hear.", "", "code", "a model", ())
+    page = gallery.markdown([absent, there], pictures="gallery", sounds="sounds")
+    assert page.index("## There") < page.index("## Absent")
+    home = gallery.home(there, sounds="sounds")
+    assert re.findall(r'src="([^"]*)"', home) == ["sounds/streamed/noisy.flac", "sounds/streamed/streamed.flac"]
+    difference, ratios, operators = re.findall(r"^\*\*(.*)\*\*$", home, re.M)
+    assert difference == "7e-08"
+    rows = [row for result in engines.results_of("step") for row in result.rows]
+    bounds = [row.ratios["ONNX Runtime"] for row in rows]
+    low, high = map(float, ratios.split(" to "))
+    assert min(bounds) < low <= high < max(bounds)
+    defined = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    assert operators == f"{len(defined)} of {len(defined)}"
+    assert "*No sounds here: they need a model.*" in gallery.home(absent, sounds="sounds")
+
+
+@pytest.mark.thorough
+def test_a_denoiser_streams_what_it_gives_at_once(tmp_path):
+    items = streamed.make(tmp_path)
+    check_files(tmp_path, items)
+    figures = figures_of(items)
+    assert figures["SI-SDR, streamed"] == pytest.approx(figures["SI-SDR, offline"], abs=0.01)
+    assert figures["SI-SDR, streamed"] > figures["SI-SDR, noisy"] + 6
+    assert figures[streamed.DIFFERENCE] < 1e-6
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""MkDocs hooks for the gallery: render changed entries, and insert all entries at the marker of the page.
+"""MkDocs hooks for the gallery: render changed entries, and insert them at the markers of two pages.
 
 With JAXRNN_GALLERY=kept in the environment, the page shows earlier entries, and no entry is rendered.
 """
@@ -25,11 +25,11 @@ def find_root() -> None:
 
 find_root()
 
-from tools.gallery import kept, make, markdown  # noqa: E402
+from tools.gallery import home, kept, make, markdown  # noqa: E402
 
 FOLDER = ROOT / "build" / "gallery"
-PAGE, PICTURES = "gallery.md", "gallery"
-MARKER = "<!-- gallery -->"
+PICTURES = "gallery"
+PAGES = {"gallery.md": "<!-- gallery -->", "index.md": "<!-- players and numbers -->"}
 
 _logger = logging.getLogger("mkdocs.hooks.gallery")
 
@@ -40,9 +40,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pictures and sounds, and fill in the page of the gallery."""
-    page = files.get_file_from_path(PAGE)
-    assert page is not None, f"docs/{PAGE} is there"
+    """Add the pictures and sounds, and fill in the page of the gallery and the home page."""
     if os.environ.get("JAXRNN_GALLERY") == "kept":
         entries = kept(FOLDER)
     else:
@@ -53,8 +51,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted((FOLDER / made.name).glob("*.svg")) + sorted((FOLDER / made.name).glob("*.flac")):
             uri = f"{PICTURES}/{made.name}/{path.name}"
             files.append(File.generated(config, uri, abs_src_path=str(path)))
-    sounds = posixpath.relpath(PICTURES, posixpath.dirname(page.dest_uri) or ".")
-    text = page.content_string.replace(MARKER, markdown(entries, pictures=PICTURES, sounds=sounds))
-    files.remove(page)
-    files.append(File.generated(config, PAGE, content=text))
+    for uri, marker in PAGES.items():
+        page = files.get_file_from_path(uri)
+        assert page is not None, f"docs/{uri} is there"
+        sounds = posixpath.relpath(PICTURES, posixpath.dirname(page.dest_uri) or ".")
+        if uri == "index.md":
+            content = home(entries[0], sounds=sounds)
+        else:
+            content = markdown(entries, pictures=PICTURES, sounds=sounds)
+        text = page.content_string.replace(marker, content)
+        files.remove(page)
+        files.append(File.generated(config, uri, content=text))
     return files

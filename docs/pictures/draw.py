@@ -433,7 +433,99 @@ def engines() -> Figure:
     return figure
 
 
-PICTURES: dict[str, Callable[[], Figure]] = {
+#: Seconds of a phase of the moving picture, the size of a frame, and the tops of its three rows.
+PHASE, SIZE, ROWS = 2.4, 34, (34, 112, 190)
+#: The phase that is seen where pictures do not move.
+STILL = 2
+#: Colours of text, lines and grounds are those of the other pictures.
+STYLE = f"""text{{font:15px "DejaVu Sans",Verdana,sans-serif;fill:{INK};text-anchor:middle}}
+.note{{text-anchor:end;font-size:12px;fill:{QUIET}}}.words{{font-size:13.5px}}
+rect{{stroke:{INK}}}.nothing rect{{stroke:{QUIET};stroke-dasharray:3 2}}"""
+
+
+def moving() -> str:
+    """Return a picture of a stream as SVG that moves with CSS, and stands still for readers who want no motion."""
+    x = jnp.array([3.0, 6, 9, 3, 6, 0, 9, 6])
+    streamed = jaxrnn.stream(smooth, x, axes=0, pulse=2)
+    (history,) = (entry.shape[0] for entry in streamed.state if entry.kind == "history")
+    pulse, delay = streamed.pulse, streamed.delay
+    outputs, state, steps = [], streamed.init(), len(x) // pulse
+    for step in range(steps):
+        output, state = streamed.step(None, state, x[step * pulse : (step + 1) * pulse])
+        outputs.append(output)
+    rest = streamed.flush(None, state)
+    outputs.append(rest.outputs[: rest.counts])
+    phases, parts, rules = steps + 1, [], [STYLE]
+    width, seconds = (len(x) + history + pulse) * SIZE + 24, PHASE * (phases + 0.5)
+
+    def percent(phase: float) -> str:
+        return f"{100 * phase / (phases + 0.5):.3f}%"
+
+    def during(first: float, last: float, content: str, rise: int = 0, start: float = 0) -> None:
+        """Show content from one phase up to another; it falls into its place from ``rise`` above."""
+        name, end = f"a{len(parts)}", "100%" if last >= phases else percent(last)
+        begin, landed = percent(first + start), percent(first + start + 0.3)
+        after = "" if end == "100%" else f"{end},100%{{opacity:0}}"
+        hidden = "" if begin == "0.000%" else f"0%,{begin}{{opacity:0}}"
+        moves = f"0%,{begin}{{transform:translateY(-{rise}px)}}{landed},100%{{transform:none}}" if rise else ""
+        rules.append(f"#{name}{{opacity:{int(first <= STILL < last)}}}")
+        rules.append(
+            f"@media(prefers-reduced-motion:no-preference){{#{name}{{animation:{seconds:g}s step-end infinite {name}v"
+            + (f",{seconds:g}s ease-in-out infinite {name}m" if rise else "")
+            + f"}}@keyframes {name}v{{{hidden}{begin}{{opacity:1}}{after}}}"
+            + (f"@keyframes {name}m{{{moves}}}" if rise else "")
+            + "}"
+        )
+        parts.append(f'<g id="{name}">{content}</g>')
+
+    def cell(frame: int, row: int, text: str, kind: str) -> str:
+        left, top = 12 + (frame + history) * SIZE, ROWS[row]
+        rectangle = f'<rect x="{left}" y="{top}" width="{SIZE - 4}" height="{SIZE - 4}" fill="{FILLS[kind]}"/>'
+        return f'<g class="{kind}">{rectangle}<text x="{left + SIZE / 2 - 2}" y="{top + 20.5}">{text}</text></g>'
+
+    def words(count: int, first: int) -> str:
+        names = " and ".join(str(first + index) for index in range(count) if first + index >= 0)
+        return f"frame{'s' * (' ' in names)} {names}"
+
+    drop = ROWS[1] - ROWS[0]
+    for frame, value in enumerate(x):
+        phase = frame // pulse
+        during(0, phase, cell(frame, 0, f"{value:g}", "input"))
+        during(phase, phase + 1, cell(frame, 1, f"{value:g}", "input"), drop)
+        during(phase + 1, phase + 1 + history // pulse, cell(frame, 1, f"{value:g}", "state"))
+    for phase, output in enumerate(outputs):
+        absent = [*range(-history, 0)] if not phase else [*range(len(x), len(x) + pulse)] if phase == steps else []
+        for frame in absent:
+            during(phase, phase + 1, cell(frame, 1, "", "nothing"))
+        first = phase * pulse - delay
+        for index, value in enumerate(output):
+            exists = first + index >= 0
+            shown = cell(first + index, 2, f"{value:g}" if exists else "", "output" if exists else "nothing")
+            during(phase, phases if exists else phase + 1, shown, drop, 0.45)
+        call = "flush: no frames in" if phase == steps else f"step {phase}: {words(pulse, phase * pulse)} in"
+        line = f'<text class="words" x="{width / 2:g}" y="262">{call}, {words(len(output), first)} out</text>'
+        during(phase, phase + 1 if phase < steps else phases, line)
+    stops = ";".join(f"{percent(n)},{percent(n + 0.8)}" for n in range(phases)).split(";")
+    slides = "".join(f"{stop}{{transform:translateX({n * pulse * SIZE}px)}}" for n, stop in enumerate(stops))
+    rules.append(
+        f"#step{{transform:translateX({STILL * pulse * SIZE}px)}}@media(prefers-reduced-motion:no-preference)"
+        f"{{#step{{animation:{seconds:g}s ease-in-out infinite slide}}@keyframes slide{{{slides}100%{{transform:"
+        f"translateX({steps * pulse * SIZE}px)}}}}}}"
+    )
+    box = f'x="6" y="{ROWS[1] - 8}" width="{(history + pulse) * SIZE + 8}" height="{SIZE + 12}" rx="6" fill="none"'
+    titles = ("input", "state, pulse", "output")
+    notes = (
+        f'<text class="note" x="{width - 6}" y="{top - (14 if row == 1 else 8)}">{title}</text>'
+        for row, (top, title) in enumerate(zip(ROWS, titles, strict=True))
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 276" width="{width}" height="276">'
+    ground = f'<rect width="100%" height="100%" fill="{PAPER}" style="stroke:none"/>'
+    body = [*notes, f'<rect id="step" {box}/>', *parts]
+    return "\n".join([head, "<title>moving</title>", "<style>", *rules, "</style>", ground, *body, "</svg>", ""])
+
+
+PICTURES: dict[str, Callable[[], Figure | str]] = {
+    "moving": moving,
     "engines": engines,
     "folding": folding,
     "schedule": schedule,
@@ -456,6 +548,9 @@ def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
         for name in names:
             figure = PICTURES[name]()
             paths.append(folder / f"{name}.svg")
+            if isinstance(figure, str):
+                paths[-1].write_text(figure, encoding="utf-8")
+                continue
             figure.savefig(paths[-1], format="svg", metadata={"Date": None, "Title": name})
             plt.close(figure)
     return paths

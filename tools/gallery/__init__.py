@@ -10,6 +10,19 @@ from __future__ import annotations
 
 from tools.gallery.entry import Entry, Figures, Item, Picture, Printed, Sound
 from tools.gallery.making import NAMES, Made, kept, make
-from tools.gallery.page import markdown
+from tools.gallery.page import home, markdown
 
-__all__ = ["NAMES", "Entry", "Figures", "Item", "Made", "Picture", "Printed", "Sound", "kept", "make", "markdown"]
+__all__ = [
+    "NAMES",
+    "Entry",
+    "Figures",
+    "Item",
+    "Made",
+    "Picture",
+    "Printed",
+    "Sound",
+    "home",
+    "kept",
+    "make",
+    "markdown",
+]

@@ -19,7 +19,7 @@ from tools.gallery.entry import Entry, Figures, Item, Picture, Printed, Sound
 
 ROOT = Path(__file__).parent.parent.parent
 #: The names of the entries and their modules, in the order of the page.
-NAMES = ("denoising", "speech", "streams", "exactness", "memory", "finetuning", "profiling", "engines")
+NAMES = ("streamed", "denoising", "speech", "streams", "exactness", "memory", "finetuning", "profiling", "engines")
 #: The sources of an entry, apart from the modules of other entries.
 _SOURCES = (
     "jaxrnn/**/*.py",
