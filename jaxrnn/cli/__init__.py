@@ -32,6 +32,7 @@ from jaxrnn.errors import JaxrnnError
 #: Each subcommand: its module and attribute, and its line in ``jaxrnn --help``.
 COMMANDS = {
     "inspect": ("jaxrnn.cli.inspect:inspect", "Show the content of an ONNX file, and the nodes that cannot run."),
+    "card": ("jaxrnn.cli.card:card", "Write the model card of an ONNX file."),
     "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random arrays."),
     "verify": ("jaxrnn.cli.verify:verify", "Compare a model's outputs with those of another engine."),
     "stream": ("jaxrnn.cli.stream:stream", "Run a model over recordings in steps or pulses, and time them."),
@@ -148,6 +149,7 @@ def main(cache: bool) -> None:
 
     \b
     jaxrnn inspect model.onnx                          show inputs, state, operators
+    jaxrnn card model.onnx -o README.md                write its model card
     jaxrnn verify model.onnx                           compare with ONNX Runtime
     jaxrnn run model.onnx --random --output out.npz    compute the outputs
     jaxrnn stream model.onnx --random                  run a model in steps, and time them

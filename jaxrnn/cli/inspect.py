@@ -70,11 +70,12 @@ def inspect(
         inspection = inspect_model(file.path, **given, streams=symbol or True, past=past, graph=write is not None)
         if html is not None and write is not None:
             write(inspection, html)
-    result = _result(inspection) | {"page": None if html is None else str(html)}
+    result = facts_of(inspection) | {"page": None if html is None else str(html)}
     show(result, lambda result: map(_folded, _report(result, _about_steps(inspection), params)))
 
 
-def _result(inspection: Inspection) -> dict[str, Any]:
+def facts_of(inspection: Inspection) -> dict[str, Any]:
+    """Return the facts about a file for JSON, without nodes and values."""
     from jaxrnn.verification.sampling import symbols_of
 
     # The file does not say which axis is time; the symbol of a stream does.
