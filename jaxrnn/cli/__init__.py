@@ -59,6 +59,14 @@ class LazyGroup(click.Group):
         """Import a subcommand."""
         return pkgutil.resolve_name(COMMANDS[cmd_name][0]) if cmd_name in COMMANDS else None
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return a subcommand, or raise a usage error with the nearest name."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from jaxrnn._files.messages import near
+
+            ctx.fail(f"there is no command {args[0]!r}{near(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands without an import."""
         with formatter.section("Commands"):

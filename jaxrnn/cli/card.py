@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from jaxrnn.cli.commands import FrameCount, Given, NumberRange, Option, Taken, command
-from jaxrnn.cli.inspect import facts_of
+from jaxrnn.cli.inspect import facts_of, inspected
 from jaxrnn.cli.options import OUTPUT, Dims, ModelFile, new_file, split_pairs
-from jaxrnn.cli.output import busy, plain_warnings, show
+from jaxrnn.cli.output import show
 
 
 @command
@@ -49,16 +49,13 @@ def card(
         dims: Size of an open dimension.
     """
     from jaxrnn.inspection.card import card_of, write_text
-    from jaxrnn.model.inspection import inspect_model
 
     evaluations = {}
     for name, folder in (metrics or {}).items():
         from jaxrnn.evaluation.results import read_results
 
         evaluations[name] = read_results(folder).document
-    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
-    with busy(f"inspecting {file.path.name}"), plain_warnings(shown=False):  # the card has their facts
-        inspection = inspect_model(file.path, **given, streams=about.pop("symbol", True), past=past)
+    inspection = inspected(file, dims, about.pop("symbol", None), past)
     made = card_of(inspection, evaluations, **about)
     if output is not None:
         write_text(output, made["text"])

@@ -62,16 +62,27 @@ def inspect(
         dims: Size of an open dimension.
     """
     from jaxrnn.inspection.page import page_writer
-    from jaxrnn.model.inspection import inspect_model
 
     write = None if html is None else page_writer()
-    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
-    with busy(f"inspecting {file.path.name}"), plain_warnings(shown=False):  # the report has their facts
-        inspection = inspect_model(file.path, **given, streams=symbol or True, past=past, graph=write is not None)
-        if html is not None and write is not None:
-            write(inspection, html)
+    inspection = inspected(file, dims, symbol, past, graph=write is not None)
+    if html is not None and write is not None:
+        write(inspection, html)
     result = facts_of(inspection) | {"page": None if html is None else str(html)}
     show(result, lambda result: map(_folded, _report(result, _about_steps(inspection), params)))
+
+
+def inspected(
+    file: ModelFile, dims: Mapping[str, int] | None, symbol: str | None, past: int | None, graph: bool = False
+) -> Inspection:
+    """Inspect a file with the options of a command."""
+    from jaxrnn.model.inspection import inspect_model
+    from jaxrnn.model.streaming import warn_of_batch
+
+    if symbol is not None:
+        warn_of_batch(symbol)
+    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
+    with busy(f"inspecting {file.path.name}"), plain_warnings(shown=False):  # the report has their facts
+        return inspect_model(file.path, **given, streams=symbol or True, past=past, graph=graph)
 
 
 def facts_of(inspection: Inspection) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
 from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file
-from jaxrnn.audio.sounds import resampling
+from jaxrnn.audio.sounds import check_finite, resampling
 from jaxrnn.errors import InputError, optional_package
 
 #: Suffixes of array files; all other files are sound.
@@ -119,6 +119,7 @@ class SoundFile:
                 samples = file.read(last - first, dtype="float32", always_2d=True)
             except Exception as error:  # libsndfile raises several types
                 raise InputError(f"{self.path} cannot be read from sample {first} on: {error}") from error
+        check_finite(samples, self.path, first)
         if len(samples) < last - first:
             raise InputError(f"{self.path} ends at sample {first + len(samples)}, but says that it has {self._frames}")
         return samples[:, 0] if samples.shape[1] == 1 else samples.mean(1, dtype=np.float32)
