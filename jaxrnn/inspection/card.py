@@ -92,7 +92,11 @@ def card_of(
         if task and own
         else None,
     }
-    facts = {"rate": rate, "delay_ms": {each.symbol: _delay_ms(each, rate) for each in streams}, "metrics": metrics}
+    facts = {
+        "rate": rate,
+        "delay_ms": {each.symbol or "": _delay_ms(each, rate) for each in streams},
+        "metrics": metrics,
+    }
     facts["metadata"] = {key: value for key, value in metadata.items() if value}
     # JSON is YAML.
     head = (f"{key}: {_clean(json.dumps(value, ensure_ascii=False))}" for key, value in facts["metadata"].items())
@@ -157,7 +161,10 @@ def _sections(
         ahead = "" if rate is None else f", {milliseconds(each.look_ahead or 0, rate):g} ms"
         yield from _items(
             "## Delay" if each.symbol is None else f"## Delay in pulses of {_code(each.symbol)}",
-            {_code(name): _delay(frames, delay_ms[each.symbol][name]) for name, frames in (each.delay or {}).items()}
+            {
+                _code(name): _delay(frames, delay_ms[each.symbol or ""][name])
+                for name, frames in (each.delay or {}).items()
+            }
             | {
                 "look-ahead": f"{each.look_ahead} input frames{ahead}",
                 "receptive field": f"{each.receptive_field or 'all past'} input frames",
