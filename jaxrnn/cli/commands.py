@@ -44,8 +44,7 @@ class Choice(click.Choice):
         except click.BadParameter as error:
             from jaxrnn._files.messages import near
 
-            error.message = error.message.rstrip(".") + near(value, self.choices)
-            raise
+            self.fail(error.message.rstrip(".") + near(value, self.choices), param, ctx)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,9 +20,6 @@ from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import milliseconds, said_past
 from jaxrnn.version import __version__
 
-_UNKNOWN = "not known"
-_ARRAYS = ("inputs", "outputs")
-
 
 def write_card(
     source: Source,
@@ -82,26 +79,27 @@ def card_of(
     rate = stated if rate is None else rate
     metrics = [row for name, document in evaluations.items() for row in _metrics(name, document)]
     own = [row for row in metrics if row["mean"] is not None and not row["unprocessed"]]
+    index = [{"name": Path(label).name, "results": [_result(task, **row) for row in own]}] if task and own else None
     metadata = {
         "license": license,
         "library_name": "onnx",
         "pipeline_tag": task,
         "tags": ["onnx", "jaxrnn", *sorted({node.operator.lower() for node in inspection.recurrent})],
         "metrics": list(dict.fromkeys(row["metric"] for row in own)),
-        "model-index": [{"name": Path(label).name, "results": [_result(task, **row) for row in own]}]
-        if task and own
-        else None,
+        "model-index": index,
     }
-    facts = {
-        "rate": rate,
-        "delay_ms": {each.symbol or "": _delay_ms(each, rate) for each in streams},
-        "metrics": metrics,
-    }
-    facts["metadata"] = {key: value for key, value in metadata.items() if value}
-    # JSON is YAML.
-    head = (f"{key}: {_clean(json.dumps(value, ensure_ascii=False))}" for key, value in facts["metadata"].items())
-    parts = ["\n".join(["---", *head, "---"]), *_sections(inspection, streams, **facts)]
-    return {**facts, "text": "\n\n".join(parts) + "\n"}
+    metadata = {key: value for key, value in metadata.items() if value}
+    delays = {each.symbol or "": _delay_ms(each, rate) for each in streams}
+    sections = _about(inspection, license) | _delays(inspection, streams, rate, delays)
+    head = [
+        f"{key}: {_clean(json.dumps(value, ensure_ascii=False))}" for key, value in metadata.items()
+    ]  # JSON is YAML
+    parts = ["\n".join(["---", *head, "---"])]
+    for heading, items in sections.items():
+        parts += [heading, "\n".join(f"- {name}: {value}" for name, value in items.items() if value)]
+    parts += [*_table(metrics), f"Written by jaxrnn {__version__}."]
+    text = "\n\n".join(parts) + "\n"
+    return {"rate": rate, "delay_ms": delays, "metrics": metrics, "metadata": metadata, "text": text}
 
 
 def _result(task: str, dataset: str, metric: str, unit: str, mean: float, **others: Any) -> dict[str, Any]:
@@ -111,11 +109,11 @@ def _result(task: str, dataset: str, metric: str, unit: str, mean: float, **othe
 
 
 def _delay_ms(stream: StreamInfo, rate: float | None) -> dict[str, float | None]:
-    known = {name: (frames, (stream.rate or {}).get(name)) for name, frames in (stream.delay or {}).items()}
-    return {
-        name: None if rate is None or frames is None or speed is None else milliseconds(frames, rate, speed)
-        for name, (frames, speed) in known.items()
-    }
+    found: dict[str, float | None] = {}
+    for name, frames in (stream.delay or {}).items():
+        speed = (stream.rate or {}).get(name)
+        found[name] = None if rate is None or frames is None or speed is None else milliseconds(frames, rate, speed)
+    return found
 
 
 def _metrics(dataset: str, document: Any) -> Iterator[dict[str, Any]]:
@@ -125,83 +123,78 @@ def _metrics(dataset: str, document: Any) -> Iterator[dict[str, Any]]:
         about = {"dataset": dataset, "kind": metric.get("kind"), "unprocessed": metric.get("of") == "recording"}
         for column in metric["columns"]:
             found = document["summary"][column["name"]]
-            row = {key: found[key] for key in ("n", "mean", "low", "high")} | about
-            change = (found.get("improvement") or {}).get("mean")
-            yield {**row, "metric": column["name"], "unit": column["unit"], "improvement": change}
+            values = {key: found[key] for key in ("n", "mean", "low", "high")}
+            values["improvement"] = (found.get("improvement") or {}).get("mean")
+            yield {**about, "metric": column["name"], "unit": column["unit"], **values}
 
 
-def _sections(
-    inspection: Inspection, streams: Sequence[StreamInfo], *, rate: Any, delay_ms: Any, metrics: Any, metadata: Any
-) -> Iterator[str]:
-    """Yield the parts of the card after the metadata."""
+def _about(inspection: Inspection, license: str | None) -> dict[str, dict[str, str]]:
+    """Return the sections about the network and its arrays."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
     layers = Counter(node.operator for node in inspection.recurrent)
     counts = ", ".join(f"{each.count:,} {_code(each.name)}" for each in inspection.operators)
-    kinds, problem = {each.kind for each in inspection.state}, inspection.problem or inspection.state_problem
+    problem, kinds = inspection.problem or inspection.state_problem, {each.kind for each in inspection.state}
     state = "none" if not kinds else "carried by the caller" if kinds == {"external"} else "forgotten after each call"
-    state = state if problem is None else f"{_UNKNOWN}: {_code(problem.partition(chr(10))[0])}"
-    yield from _items(
-        f"# {_code(Path(inspection.label).name)}",
-        {
-            "licence": _code(metadata["license"]) if "license" in metadata else "not stated",
+    kept = {name for each in inspection.state for name in (each.input, each.output)}
+    arrays = {"inputs": inspection.inputs, "outputs": inspection.outputs}
+    listed = {kind: [str(each) for each in those if each.name not in kept] for kind, those in arrays.items()}
+    listed["state"] = [str(ArraySpec(each.name, each.dtype, each.shape)) for each in inspection.state]
+    return {
+        f"# {_code(Path(inspection.label).name)}": {
+            "licence": _code(license) if license else "not stated",
             "format": f"ONNX, opset {_code(opsets)}, written by {_code(inspection.producer or 'an unknown exporter')}",
             "size": f"{inspection.parameter_count:,} parameters, {bytes_of(inspection.parameter_bytes)}",
             "recurrence": ", ".join(f"{count} {_code(name)}" for name, count in layers.items()) or "none",
             "operations": f"{sum(each.count for each in inspection.operators):,} nodes: {counts}",
-            "state": state,
+            "state": state if problem is None else f"not known: {_code(_line(problem))}",
         },
-    )
-    kept = {name for each in inspection.state for name in (each.input, each.output)}
-    arrays = {kind: [each for each in getattr(inspection, kind) if each.name not in kept] for kind in _ARRAYS}
-    arrays["state"] = [ArraySpec(each.name, each.dtype, each.shape) for each in inspection.state]
-    listed = {kind: ", ".join(_code(str(each)) for each in those) for kind, those in arrays.items()}
-    yield from _items("## Arrays", listed)
-    speed = {"input frames per second": _UNKNOWN if rate is None else f"{rate:g}"}
+        "## Arrays": {kind: ", ".join(map(_code, specs)) for kind, specs in listed.items()},
+    }
+
+
+def _delays(
+    inspection: Inspection, streams: Sequence[StreamInfo], rate: float | None, delays: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
+    """Return a section for each stream, or else about the delay of a step."""
+    speed = {"input frames per second": "not known" if rate is None else f"{rate:g}"}
+    found: dict[str, dict[str, str]] = {}
     for each in streams:
-        ahead = "" if rate is None else f", {milliseconds(each.look_ahead or 0, rate):g} ms"
-        yield from _items(
-            "## Delay" if each.symbol is None else f"## Delay in pulses of {_code(each.symbol)}",
-            {
-                _code(name): _delay(frames, delay_ms[each.symbol or ""][name])
-                for name, frames in (each.delay or {}).items()
-            }
-            | {
-                "look-ahead": f"{each.look_ahead} input frames{ahead}",
-                "receptive field": f"{each.receptive_field or 'all past'} input frames",
-                "pulse": f"{each.smallest_pulse} input frames",
-                "state": bytes_of(each.state_bytes or 0),
-                "attention": "" if each.past is None else said_past(each.past),
-            }
-            | speed,
-        )
-    if not streams:
-        steps = kinds == {"external"} and problem is None
-        at_once = "a step returns its outputs at once; whether the network itself delays them is not known"
-        failed = {_code(str(each.symbol)): _code(str(each.problem).partition("\n")[0]) for each in inspection.streams}
-        yield from _items("## Delay", {"outputs": at_once if steps else _UNKNOWN, **failed, **speed})
-    if metrics:
-        columns = ("dataset", "metric", "unit", "n", "mean", "low", "high", "improvement")
-        lines = [columns, ["---"] * len(columns), *([_cell(row[key]) for key in columns] for row in metrics)]
-        yield from ("## Metrics", "\n".join(f"| {' | '.join(line)} |" for line in lines))
-        yield "Means over n recordings with intervals of 95 %; improvements are over the unprocessed recordings."
-        if any(str(row["kind"]).startswith("si_sdr") for row in metrics):
-            yield "SI-SDR compares signals after the means of both are subtracted."
-    yield f"Written by jaxrnn {__version__}."
+        late = {}
+        for name, frames in (each.delay or {}).items():
+            time = delays[each.symbol or ""][name]
+            said = f"{frames} output frames, {'in milliseconds not known' if time is None else f'{time:g} ms'}"
+            late[_code(name)] = "known at the end of a recording" if frames is None else said
+        found["## Delay" if each.symbol is None else f"## Delay in pulses of {_code(each.symbol)}"] = {
+            **late,
+            "look-ahead": f"{each.look_ahead} input frames",
+            "receptive field": f"{each.receptive_field or 'all past'} input frames",
+            "pulse": f"{each.smallest_pulse} input frames",
+            "state": bytes_of(each.state_bytes or 0),
+            "attention": "" if each.past is None else said_past(each.past),
+            **speed,
+        }
+    steps = {each.kind for each in inspection.state} == {"external"} and inspection.problem is None
+    at_once = "a step returns its outputs at once; whether the network itself delays them is not known"
+    failed = {_code(str(each.symbol)): _code(_line(str(each.problem))) for each in inspection.streams}
+    return found or {"## Delay": {"outputs": at_once if steps else "not known", **failed, **speed}}
 
 
-def _delay(frames: int | None, time: float | None) -> str:
-    if frames is None:
-        return "known at the end of a recording"
-    return f"{frames} output frames, {f'in milliseconds {_UNKNOWN}' if time is None else f'{time:g} ms'}"
+def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a section about metrics, if there are any."""
+    if not rows:
+        return
+    columns = ("dataset", "metric", "unit", "n", "mean", "low", "high", "improvement")
+    values = ([f"{row[key]:.4g}" if isinstance(row[key], float) else row[key] for key in columns] for row in rows)
+    lines = [[_code(str(each)) if each not in (None, "") else "\N{EN DASH}" for each in line] for line in values]
+    yield "## Metrics"
+    yield "\n".join(f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *lines))
+    yield "Means over n recordings with intervals of 95 %; improvements are over the unprocessed recordings."
+    if any(str(row["kind"]).startswith("si_sdr") for row in rows):
+        yield "SI-SDR compares signals after the means of both are subtracted."
 
 
-def _items(heading: str, values: Mapping[str, str]) -> Iterator[str]:
-    yield heading
-    yield "\n".join(f"- {name}: {value}" for name, value in values.items() if value)
-
-
-def _cell(value: Any) -> str:
-    return "\N{EN DASH}" if value in (None, "") else _code(value if isinstance(value, str) else f"{value:.4g}")
+def _line(message: str) -> str:
+    return message.partition("\n")[0]
 
 
 def _clean(text: str) -> str:
