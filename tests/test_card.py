@@ -53,7 +53,7 @@ def test_numbers_are_those_of_inspect(models, tmp_path, name, options, delays):
     for stream in inspected["streams"]:
         assert found["delay_ms"] == {stream["symbol"]: delays}
         for output, frames in stream["delay"].items():
-            assert f"- `{output}`: {frames} output frames, {delays[output]:g} ms" in text
+            assert f"- `{output}`: {frames} output frame(s), {delays[output]:g} ms" in text
     assert ("## Delay in pulses" in text) == bool(delays)
     assert front_of(text) == found["metadata"]
     assert found["metadata"]["license"] == "mit"
@@ -64,7 +64,7 @@ def test_a_delay_is_in_milliseconds_only_with_a_rate(tmp_path):
     model = jaxrnn.load(tmp_path / "model.onnx")
     (symbol,) = {each["symbol"] for each in call_json("inspect", tmp_path / "model.onnx")["streams"]}
     said = call("card", tmp_path / "model.onnx").stdout
-    assert "- `y`: 1 output frames, in milliseconds not known" in said
+    assert "- `y`: 1 output frame(s), in milliseconds not known" in said
     assert "- `total`: known at the end of a recording" in said
     assert "- licence: not stated" in said
     assert "- input frames per second: not known" in said

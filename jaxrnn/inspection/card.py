@@ -162,13 +162,13 @@ def _delays(
         late = {}
         for name, frames in (each.delay or {}).items():
             time = delays[each.symbol or ""][name]
-            said = f"{frames} output frames, {'in milliseconds not known' if time is None else f'{time:g} ms'}"
+            said = f"{frames} output frame(s), {'in milliseconds not known' if time is None else f'{time:g} ms'}"
             late[_code(name)] = "known at the end of a recording" if frames is None else said
         found["## Delay" if each.symbol is None else f"## Delay in pulses of {_code(each.symbol)}"] = {
             **late,
-            "look-ahead": f"{each.look_ahead} input frames",
-            "receptive field": f"{each.receptive_field or 'all past'} input frames",
-            "pulse": f"{each.smallest_pulse} input frames",
+            "look-ahead": f"{each.look_ahead} input frame(s)",
+            "receptive field": f"{each.receptive_field or 'all past'} input frame(s)",
+            "pulse": f"{each.smallest_pulse} input frame(s)",
             "state": bytes_of(each.state_bytes or 0),
             "attention": "" if each.past is None else said_past(each.past),
             **speed,
