@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import scipy.signal
+import soundfile
 from exported_files import ExportedStream, check_exported
 from onnx import helper
 from refusals import check_refused
@@ -312,6 +313,11 @@ MISTAKES = {
     "integers": (lambda m: stft(np.arange(20), 8, 2), "a waveform has samples of float32 or float64, not int"),
     "half precision": (lambda m: stft(jnp.zeros(20, jnp.bfloat16), 8, 2), "float32 or float64, not bfloat16"),
     "a window that is not finite": (lambda m: Frames(8, 2, np.full(8, np.inf)), "has 8 values that are not finite"),
+    "near window": (
+        lambda m: Frames(8, 2, "sqrthann"),
+        "'sqrthann' in parameter window='sqrthann'! (did you mean 'sqrt_hann'?)",
+    ),
+    "window with numbers": (lambda m: Frames(8, 2, "kaiser"), "'kaiser' must have parameters"),
     "padding": (lambda m: Frames(8, 2, padding="centre"), "padding` must be one of zeros, reflect, causal, none"),
     "not said": (
         lambda m: Waveform(Network(m["step"]), Frames(8, 2))({"samples": noise(20)}),
@@ -337,7 +343,10 @@ MISTAKES = {
         lambda m: Waveform(Network(m["step"], gives="mask", symbol="T"), Frames(8, 2)),
         "also takes h: fix each with `jaxrnn.load(path, static={NAME: VALUE})",
     ),
-    "role": (lambda m: Network(m["step"], gives="masks"), "gives` must be one of samples, mask, magnitude, spectrum"),
+    "role": (
+        lambda m: Network(m["step"], gives="masks"),
+        "gives` must be one of samples, mask, magnitude, spectrum, not 'masks' (did you mean 'mask'?)",
+    ),
     "exponent": (lambda m: Network(m["step"], exponent=0), "exponent` must be a number above 0"),
 }
 
@@ -382,6 +391,11 @@ def test_sounds(tmp_path):
     start = data.index(b"data")
     (tmp_path / "peak.wav").write_bytes(data[:start] + b"PEAK" + (16).to_bytes(4, "little") + bytes(16) + data[start:])
     np.testing.assert_array_equal(read_sound(tmp_path / "peak.wav")[0], x)
+    x[3] = np.nan
+    for suffix, sample in (("wav", "nan"), ("w64", "-inf")):  # read by SciPy and by soundfile
+        x[3] = float(sample)
+        soundfile.write(tmp_path / f"odd.{suffix}", x, 8000, subtype="FLOAT")
+        check_refused(jaxrnn.InputError, rf"odd.{suffix}: sample 3 is {sample}", read_sound, tmp_path / f"odd.{suffix}")
     x[3] = np.nan
     # A recording that was not ended, a file that was cut off, and a size of 64 bits that no memory holds.
     sizes = struct.pack("<IQQQI", 28, 2**50, 2**50, 2**49, 0)

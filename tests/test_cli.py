@@ -443,10 +443,25 @@ MISTAKES = {
     "a hop for nothing": (["run", "{model}", "--random", "--hop", "4"], "--hop needs --stft"),
     "a compiled file": (["inspect", "{dir}/compiled"], "this is a compiled file"),
     "bad option": (["inspect", "{model}", "--bogus"], "--bogus"),
+    "a near command": (["strem", "{model}"], "there is no command 'strem' (did you mean 'stream'?)"),
+    "a near choice": (["profile", "{model}", "--what", "aply"], "'stream' (did you mean 'apply'?)"),
+    "a near choice of a list": (["compile", "{model}", "-o", "o", "--platform", "cpus"], "(did you mean 'cpu'?)"),
+    "a near dimension": (["run", "{model}", "--random", "--dim", "bach=2"], "(did you mean 'batch'?)"),
+    "a near time": (["card", "{model}", "--symbol", "bach"], "(did you mean 'batch'?)"),
     "no tolerance": (["verify", "{model}", "--atol", "nan"], "nan is not a number"),
     "no duration": (["demo", "--seconds", "nan"], "nan is not a number"),
     "bad engine": (["verify", "{model}", "--engine", "tract"], "tract"),
 }
+
+
+@pytest.mark.filterwarnings("default:.*looks like a batch axis")
+def test_a_batch_as_time_warns(layers):
+    for command in ("inspect", "card"):
+        assert "'batch' looks like a batch axis" in call(command, layers, "--symbol", "batch").stderr
+        assert "looks like" not in call(command, layers, "--symbol", "T").stderr
+    model = load(layers)
+    with pytest.warns(UserWarning, match="'batch' looks like a batch axis.*give another `symbol=NAME`"):
+        model.stream("batch", dims={"T": 2})
 
 
 def test_names_of_a_file_do_not_control_the_terminal(tmp_path):

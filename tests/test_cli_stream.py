@@ -332,6 +332,7 @@ PULSE_MISTAKES = {
         ["--symbol", "S", "--random"],
         "no input has a dimension 'S'; --symbol takes one of: T, batch",
     ),
+    "a wrong letter": (["--symbol", "bach", "--random"], "no input has a dimension 'bach' (did you mean 'batch'?)"),
     "no recording": (["--symbol", "T"], "no recording of input(s) x: float32[T, batch, 3]"),
     "a wrong rank": (["--symbol", "T", "--input", "x={dir}/flat.npy"], "rank"),
     "a wrong name": (["--symbol", "T", "--random", "--input", "y={dir}/x.npy"], "the inputs are: x"),

@@ -432,6 +432,11 @@ def test_the_unprocessed_recordings_are_judged_as_an_output_that_is_the_recordin
         assert summary[name]["improvement"]["mean"] == pytest.approx(change.mean())
         assert summary[name]["improvement"]["low"] < change.mean() < summary[name]["improvement"]["high"]
     assert "improvement, interval" in (tmp_path / "out" / "report.html").read_text()
+    lines = [line.split(" & ") for line in (tmp_path / "out" / "summary.tex").read_text().splitlines() if "&" in line]
+    cells = {line[0].replace("\\", ""): line[-1].removesuffix(r" \\") for line in lines}
+    assert cells["metric"] == "improvement"
+    assert float(cells["si_sdr (dB)"]) == pytest.approx(summary["si_sdr"]["improvement"]["mean"], abs=0.01)
+    assert cells["unprocessed_si_sdr (dB)"] == "--"
 
 
 def share(output, reference, rate, above):

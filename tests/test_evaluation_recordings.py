@@ -236,3 +236,30 @@ def test_an_output_that_is_no_sound_is_one_array_of_all_its_pieces(tmp_path, kin
     writer.finish()
     np.testing.assert_array_equal(np.load(tmp_path / "below" / "a.npy"), np.concatenate(pieces), strict=True)
     assert [path.name for path in (tmp_path / "below").iterdir()] == ["a.npy"]
+
+
+def test_a_sample_that_is_not_finite_is_named_by_its_number_in_the_file(tmp_path):
+    samples = sound(9000)
+    samples[7654] = np.inf
+    soundfile.write(tmp_path / "a.wav", np.stack([sound(9000), samples], 1), RATE, subtype="FLOAT")
+    for rate, part in ((RATE, (7000, 8000)), (RATE // 2, (3500, 4000))):
+        recording = open_recording(tmp_path / "a.wav", rate)
+        recording.part(0, part[0])
+        check_refused(InputError, "a.wav: sample 7,654 is inf", recording.part, *part)
+        assert not np.isfinite(open_recording(tmp_path / "a.wav", rate, finite=False).part(*part)["samples"]).all()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_an_output_that_cannot_be_written_has_the_cause(tmp_path):
+    for name in ("a.wav", "a.npy"):
+        writer = OutputWriter(tmp_path / "below", name, RATE)
+        (tmp_path / name).symlink_to("/dev/full")
+        writer._partial = tmp_path / name
+
+        def write(writer=writer):
+            writer.add(sound(100_000))
+            writer.finish()
+
+        check_refused(InputError, f"{name} cannot be written: No space left on device$", write)
+        assert not (tmp_path / name).is_symlink()
+        assert os.path.exists("/dev/full")

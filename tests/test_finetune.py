@@ -262,6 +262,7 @@ def test_the_command_explains_every_key():
     [
         ({"batch_sizes": 1}, "batch_sizes: unknown key (did you mean 'batch_size'?); there are: model, data"),
         ({"steps": "many"}, "steps: Input should be a valid integer, not 'many'"),
+        ({"dtype": "bfloat"}, "'bfloat16' or 'float16', not 'bfloat' (did you mean 'bfloat16'?)"),
         ({"steps": 10.5}, "steps: Input should be a valid integer, not 10.5"),
         ({"steps": True}, "steps: Input should be a valid integer, not True"),
         ({"steps": 0}, "steps: Input should be greater than 0, not 0"),

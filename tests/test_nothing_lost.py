@@ -226,9 +226,12 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"new")]
 
 
-def test_an_error_names_the_file_that_was_asked_for(tmp_path):
+def test_an_error_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
     with pytest.raises(jaxrnn.InputError, match="none/file cannot be written: there is no folder"):
         in_place_of(tmp_path / "none" / "file").__enter__()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write to all others
+        check_refused(jaxrnn.InputError, "the folder .* is read-only", in_place_of(tmp_path / "file").__enter__)
 
 
 def test_an_error_names_no_temporary_file(tmp_path):
@@ -239,6 +242,7 @@ def test_an_error_names_no_temporary_file(tmp_path):
     for raised, named in (
         ((errno.ENOSPC, "No space left on device"), tmp_path / "file"),  # as of `write`, which knows no name
         ((errno.EISDIR, "Is a directory", ...), tmp_path / "file"),
+        ((errno.ENOSPC, "No space left on device", "source", None, ...), tmp_path / "file"),  # as of a copy
         ((errno.ENOENT, "No such file", "other"), "other"),
         (("a message",), None),
     ):

@@ -243,7 +243,7 @@ def test_command_says_what_does_not_fit(layers, models):
 
 def test_library_says_what_does_not_fit(layers, models):
     model = load(layers)
-    words = r"'train' of a model cannot be profiled; expected one of apply, step, scan, stream"
+    words = r"`what` must be one of apply, step, scan, stream, not 'train'"
     check_refused(InputError, words, profile_model, model, "train")
     check_refused(StateError, r"forgets its state", profile_model, model, "step")
     with pytest.raises(InputError, match=r"stream is given, but 'apply'"):

@@ -155,7 +155,7 @@ MISTAKES = {
     "no axis": ({"time_axis": {"x": 5}}, r"'x' is float32\[1, 4, 3\] and has no axis 5"),
     "other axis": ({"time_axis": 2}, r"time is axis 1 in mode 'step'; .* time_axis={'x': 1, 'target': 2}"),
     "unequal": ({"time_axis": None, "data": examples([4, 5, 6])}, r"mode='step', time_axis={'x': 1, 'target': 1}"),
-    "mode": ({"mode": "Step"}, "there is no mode 'Step'; the modes are: apply, step, scan"),
+    "mode": ({"mode": "Step"}, "the mode must be one of apply, step, scan, not 'Step' .did you mean 'step'"),
     "patience": ({"validation": examples([4]), "patience": 0}, "patience must be a whole number from 1 on"),
     "drawn validation": ({"validation": lambda rng: None}, "validation must be a sequence of examples, not"),
     "train": ({"train": "w"}, r"train: no parameter matches 'w' \(did you mean|; there is: W"),

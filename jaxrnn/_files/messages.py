@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from jaxrnn.errors import InputError
+
 if TYPE_CHECKING:
     import jinja2
 
@@ -74,6 +76,13 @@ def near(name: Any, known: Iterable[Any]) -> str:
     names = {str(each).casefold(): str(each) for each in known}
     close = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.5)
     return f" (did you mean {names[close[0]]!r}?)" if close else ""
+
+
+def check_word(name: str, value: Any, known: Iterable[Any]) -> None:
+    """Raise InputError for a value that is not one of a few words."""
+    known = list(known)
+    if value not in known:
+        raise InputError(f"{name} must be one of {', '.join(map(str, known))}, not {value!r}{near(value, known)}")
 
 
 def near_or_all(name: Any, known: Iterable[Any]) -> str:

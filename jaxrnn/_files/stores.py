@@ -492,3 +492,5 @@ def check_writable(path: Path) -> None:
     check_replaceable(path)
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written: the folder {path.parent} is read-only, or belongs to another user")

@@ -67,7 +67,8 @@ def _naming(path: Location) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and (error.filename is None or f".{path.name}." in str(error.filename)):
+        names = f"{error.filename} {error.filename2}"  # a copy names its source first
+        if error.errno is not None and (error.filename is None or f".{path.name}." in names):
             error.filename, error.filename2 = str(path), None
         raise
 

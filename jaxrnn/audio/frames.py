@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.signal import get_window
+from scipy.signal import get_window, windows
 
-from jaxrnn._files.messages import describe, short_repr
+from jaxrnn._files.messages import check_word, describe, near, short_repr
 from jaxrnn.errors import InputError, is_count
 
 Padding = Literal["zeros", "reflect", "causal", "none"]
@@ -59,9 +59,7 @@ class Frames:
         if not is_count(self.hop, 1) or self.hop > self.size:
             raise InputError(f"the hop must be from 1 to the {self.size} samples of a frame, not {self.hop!r}")
         for name, known in {"padding": Padding, "norm": Norm, "synthesis": Synthesis}.items():
-            if getattr(self, name) not in get_args(known):
-                listed = ", ".join(get_args(known))
-                raise InputError(f"`{name}` must be one of {listed}, not {getattr(self, name)!r}")
+            check_word(f"`{name}`", getattr(self, name), get_args(known))
         sum_of_magnitudes = np.sum(np.abs(self.weights))
         if self.norm == "window" and abs(np.sum(self.weights)) <= TINY * sum_of_magnitudes:
             raise InputError("`norm='window'` divides by the sum of the window, which is 0: choose another")
@@ -266,7 +264,9 @@ def window_values(window: Any, size: int) -> np.ndarray:
         try:
             values = np.asarray(get_window(window.removeprefix("sqrt_"), size, fftbins=True))
         except (ValueError, TypeError) as error:
-            raise InputError(f"window: {error}") from error
+            public = [each for each in windows.__all__ if each not in ("get_window", window)]
+            hint = near(window, [*public, *(f"sqrt_{each}" for each in public)])
+            raise InputError(f"window: {error}{hint}") from error
         return np.sqrt(np.maximum(values, 0)) if root else values
     values = np.asarray(window)
     if values.shape != (size,) or values.dtype.kind not in "iuf":

@@ -83,12 +83,20 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[np.ndarray, i
         raise InputError(f"{path} cannot be read as {kind}: a part of it is missing or wrong") from error
     if samples.ndim != 1:
         raise InputError(f"{path} has {samples.shape[-1]} channels, but one is expected")
+    check_finite(samples, path)
     if samples.dtype.kind in "iu":
         middle = 128 if samples.dtype == np.uint8 else 0
         samples = (samples.astype(np.float64) - middle) / (128 if middle else -float(np.iinfo(samples.dtype).min))
     if rate is not None and rate != own:
         samples, own = signal.resample_poly(samples.astype(np.float64), *resampling(path, own, rate)), rate
     return samples.astype(np.float32), own
+
+
+def check_finite(samples: np.ndarray, path: Any, first: int = 0) -> None:
+    """Refuse samples ``[samples, ...]`` of a file, from number ``first`` on, that are NaN or infinite."""
+    if samples.dtype.kind == "f" and not (finite := np.isfinite(samples)).all():
+        place = tuple(np.argwhere(~finite)[0])
+        raise InputError(f"{path}: sample {first + place[0]:,} is {samples[place]}: sound has finite samples")
 
 
 def _read_wav(path: Path) -> tuple[np.ndarray, int]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.messages import short_repr, without_folders
+from jaxrnn._files.messages import check_word, short_repr, without_folders
 from jaxrnn._jax.context import compiled, exact_types
 from jaxrnn.audio.frames import Frames, Norm, Padding, Synthesis, complex_of, with_mask
 from jaxrnn.errors import InputError, is_count
@@ -102,8 +102,8 @@ class Network:
 
     def __post_init__(self) -> None:
         for name, known in (("takes", TAKES), ("gives", GIVES)):
-            if getattr(self, name) not in (None, *known):
-                raise InputError(f"`{name}` must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+            if getattr(self, name) is not None:
+                check_word(f"`{name}`", getattr(self, name), known)
         if not (math.isfinite(self.exponent) and self.exponent > 0):
             raise InputError(f"`exponent` must be a number above 0, not {self.exponent!r}")
 

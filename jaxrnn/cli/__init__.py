@@ -32,6 +32,7 @@ from jaxrnn.errors import JaxrnnError
 #: Each subcommand: its module and attribute, and its line in ``jaxrnn --help``.
 COMMANDS = {
     "inspect": ("jaxrnn.cli.inspect:inspect", "Show the content of an ONNX file, and the nodes that cannot run."),
+    "card": ("jaxrnn.cli.card:card", "Write the model card of an ONNX file."),
     "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random arrays."),
     "verify": ("jaxrnn.cli.verify:verify", "Compare a model's outputs with those of another engine."),
     "stream": ("jaxrnn.cli.stream:stream", "Run a model over recordings in steps or pulses, and time them."),
@@ -57,6 +58,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a subcommand."""
         return pkgutil.resolve_name(COMMANDS[cmd_name][0]) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return a subcommand, or raise a usage error with the nearest name."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from jaxrnn._files.messages import near
+
+            ctx.fail(f"there is no command {args[0]!r}{near(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands without an import."""
@@ -148,6 +157,7 @@ def main(cache: bool) -> None:
 
     \b
     jaxrnn inspect model.onnx                          show inputs, state, operators
+    jaxrnn card model.onnx -o README.md                write its model card
     jaxrnn verify model.onnx                           compare with ONNX Runtime
     jaxrnn run model.onnx --random --output out.npz    compute the outputs
     jaxrnn stream model.onnx --random                  run a model in steps, and time them

@@ -34,6 +34,19 @@ class NumberRange(click.FloatRange):
         return number
 
 
+class Choice(click.Choice):
+    """A choice of words that suggests the nearest word."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word, or raise a usage error."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            from jaxrnn._files.messages import near
+
+            self.fail(error.message.rstrip(".") + near(value, self.choices), param, ctx)
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
     """What a type and a docstring do not tell about an option; part of an annotation.
@@ -177,7 +190,7 @@ def _parameter(argument: Argument, kind: Any, details: list[Option]) -> click.Pa
 
 def _type(kind: Any) -> click.ParamType | type:
     if typing.get_origin(kind) is Literal:
-        return click.Choice(typing.get_args(kind))
+        return Choice(typing.get_args(kind))
     if kind is Path:
         return click.Path(path_type=Path)
     return NumberRange() if kind is float else kind

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.writing import in_place_of
-from jaxrnn.cli.commands import Given, Option, Taken, command
+from jaxrnn.cli.commands import Choice, Given, Option, Taken, command
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.options import OUTPUT, Dims, InputFiles, ModelFile, new_file
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, show, text_of
@@ -35,7 +35,7 @@ def compile_(
         Given,
         Taken(
             "jaxrnn.runtime.compiled:save_compiled",
-            platforms=Option(("--platform",), type=click.Choice(["cpu", "cuda", "rocm", "tpu"])),
+            platforms=Option(("--platform",), type=Choice(["cpu", "cuda", "rocm", "tpu"])),
             native=Option(),
             batches=Option(("--streams",), type=click.IntRange(1)),
         ),

@@ -92,6 +92,7 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them finished before"
     yield f"{counts['all']} recordings{failed}, {work}"
+    improved = any("improvement" in each for each in result["summary"].values())
     yield Table(
         "Over recordings",
         {
@@ -101,6 +102,7 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
             INTERVAL: _interval,
             **fields("median"),
             "standard deviation": "deviation",
+            **({"improvement": lambda each: each.get("improvement", {}).get("mean")} if improved else {}),
         },
         [{"metric": name, **each} for name, each in result["summary"].items()],
         right=(INTERVAL,),

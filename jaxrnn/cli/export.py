@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import click
 
-from jaxrnn.cli.commands import Given, Option, Positive, Seed, Taken, command
+from jaxrnn.cli.commands import Choice, Given, Option, Positive, Seed, Taken, command
 from jaxrnn.cli.options import (
     FOLDER,
     OUTPUT,
@@ -25,7 +25,7 @@ from jaxrnn.cli.stream_options import TimedPulses
 #: The target of files that are no ONNX files, and the options of ONNX files only.
 LITERT = "litert"
 _OF_ONNX = ("opset", "io_dtype", "join_state", "quantize_exclude", "shared_weights")
-_TYPES = click.Choice(["bfloat16", "float16"])
+_TYPES = Choice(["bfloat16", "float16"])
 
 
 def _streams(text: str) -> int | str:
@@ -54,8 +54,8 @@ def export(
             batch=Option(metavar="N|NAME", type=click.STRING, parse=_streams),
             dtype=Option(type=_TYPES),
             io_dtype=Option(type=_TYPES),
-            quantize=Option(type=click.Choice(["dynamic"])),
-            target=Option(type=click.Choice(["tract", LITERT])),
+            quantize=Option(type=Choice(["dynamic"])),
+            target=Option(type=Choice(["tract", LITERT])),
             join_state=Option(),
             shared_weights=Option(),
         ),

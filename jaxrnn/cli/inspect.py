@@ -62,19 +62,31 @@ def inspect(
         dims: Size of an open dimension.
     """
     from jaxrnn.inspection.page import page_writer
-    from jaxrnn.model.inspection import inspect_model
 
     write = None if html is None else page_writer()
-    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
-    with busy(f"inspecting {file.path.name}"), plain_warnings(shown=False):  # the report has their facts
-        inspection = inspect_model(file.path, **given, streams=symbol or True, past=past, graph=write is not None)
-        if html is not None and write is not None:
-            write(inspection, html)
-    result = _result(inspection) | {"page": None if html is None else str(html)}
+    inspection = inspected(file, dims, symbol, past, graph=write is not None)
+    if html is not None and write is not None:
+        write(inspection, html)
+    result = facts_of(inspection) | {"page": None if html is None else str(html)}
     show(result, lambda result: map(_folded, _report(result, _about_steps(inspection), params)))
 
 
-def _result(inspection: Inspection) -> dict[str, Any]:
+def inspected(
+    file: ModelFile, dims: Mapping[str, int] | None, symbol: str | None, past: int | None, graph: bool = False
+) -> Inspection:
+    """Inspect a file with the options of a command."""
+    from jaxrnn.model.inspection import inspect_model
+    from jaxrnn.model.streaming import warn_of_batch
+
+    if symbol is not None:
+        warn_of_batch(symbol)
+    given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
+    with busy(f"inspecting {file.path.name}"), plain_warnings(shown=False):  # the report has their facts
+        return inspect_model(file.path, **given, streams=symbol or True, past=past, graph=graph)
+
+
+def facts_of(inspection: Inspection) -> dict[str, Any]:
+    """Return the facts about a file for JSON, without nodes and values."""
     from jaxrnn.verification.sampling import symbols_of
 
     # The file does not say which axis is time; the symbol of a stream does.

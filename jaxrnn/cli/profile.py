@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
-from jaxrnn.cli.commands import Count, Given, Option, Taken, command
+from jaxrnn.cli.commands import Choice, Count, Given, Option, Taken, command
 from jaxrnn.cli.options import Inputs, ModelFile
 from jaxrnn.cli.output import Block, Table, TextLine, busy, show
 from jaxrnn.cli.stream_options import PulseOptions
@@ -29,8 +29,8 @@ def profile(
         Given,
         Taken(
             "jaxrnn.profiling:profile_model",
-            what=Option(type=click.Choice(["apply", "step", "scan", "stream"])),
-            dtype=Option(type=click.Choice(["bfloat16", "float16"])),
+            what=Option(type=Choice(["apply", "step", "scan", "stream"])),
+            dtype=Option(type=Choice(["bfloat16", "float16"])),
             batch=Option(type=click.IntRange(1)),
             length=Option(metavar="FRAMES", type=click.IntRange(1)),
         ),

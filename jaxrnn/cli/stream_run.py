@@ -12,7 +12,7 @@ import click
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import as_json, bytes_of
+from jaxrnn._files.messages import as_json, bytes_of, near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cli.options import ModelFile, RandomInputs
 from jaxrnn.cli.output import (
@@ -130,8 +130,9 @@ def _streamed(model: Model, given: RandomInputs, pulses: PulseOptions) -> tuple[
     """Return the stream of a model, and the sizes of other open dimensions from recordings or ``--dim``."""
     symbol = pulses.time or ""
     if symbol not in symbols_of(model.inputs):
-        names = ", ".join(symbols_of(model.inputs)) or "none"
-        raise InputError(f"{model.label}: no input has a dimension {symbol!r}; --symbol takes one of: {names}")
+        names = symbols_of(model.inputs)
+        listed, hint = ", ".join(names) or "none", near(symbol, names)
+        raise InputError(f"{model.label}: no input has a dimension {symbol!r}{hint}; --symbol takes one of: {listed}")
     if symbol in given.dims:
         raise InputError(f"--dim {symbol}: give the number of frames with --frames")
     arrays = given.of(model.inputs)

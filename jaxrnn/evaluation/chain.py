@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import check_word, short_repr
 from jaxrnn.audio.frames import complex_of, synthesis_window, window_values, with_mask
 from jaxrnn.audio.sounds import check_rate
 from jaxrnn.errors import InputError
@@ -222,8 +222,7 @@ class Stage:
     def __post_init__(self) -> None:
         label = self.network.spec.label
         for value, known, what in ((self.takes, TAKES, "takes"), (self.gives, GIVES, "gives")):
-            if value not in known:
-                raise InputError(f"{label}: {what} must be one of {', '.join(known)}, not {value!r}")
+            check_word(f"{label}: {what}", value, known)
         output = next(each for each in self.network.spec.outputs if each.name == self.names[1])
         if self.network.spec.streams and (output.delay != 0 or output.rate != 1):
             late = f"comes {output.delay} frame(s) late, {output.rate} of them for each input frame"

@@ -243,8 +243,18 @@ class OutputWriter:
                 count, *frame = self._header["shape"]
                 self._header["shape"] = (count + len(values), *frame)
         except (OSError, RuntimeError) as error:
-            self.discard()
-            raise InputError(f"{self.path} cannot be written: {error}") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> InputError:
+        """Remove the partial file, and return an error with the cause."""
+        if isinstance(error, RuntimeError):  # libsndfile says "System error", and the next write says which
+            try:
+                with open(self._partial, "ab") as file:
+                    file.write(bytes(2**16))
+            except OSError as found:
+                error = found
+        self.discard()
+        return InputError(f"{self.path} cannot be written: {getattr(error, 'strerror', None) or error}")
 
     def _open(self, values: np.ndarray) -> Any:
         if self.path.suffix == ".wav":
@@ -270,8 +280,7 @@ class OutputWriter:
                 _clear_time(self._partial)
             place(self._partial, self.path)
         except (OSError, RuntimeError) as error:
-            self.discard()
-            raise InputError(f"{self.path} cannot be written: {error}") from error
+            raise self._failed(error) from error
 
     def discard(self) -> None:
         """Remove the partial file."""

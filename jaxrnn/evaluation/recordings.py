@@ -15,7 +15,7 @@ from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
 from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file
-from jaxrnn.audio.sounds import resampling
+from jaxrnn.audio.sounds import check_finite, resampling
 from jaxrnn.errors import InputError, optional_package
 
 #: Suffixes of array files; all other files are sound.
@@ -52,11 +52,14 @@ class Recording(Protocol):
         ...
 
 
-def open_recording(path: Location, rate: int) -> Recording:
-    """Open a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``; sound is resampled to ``rate``."""
+def open_recording(path: Location, rate: int, *, finite: bool = True) -> Recording:
+    """Open a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``; sound is resampled to ``rate``.
+
+    ``finite`` refuses a sound with NaN or infinities when that part is read.
+    """
     try:
         check_file(path)
-        recording = ArrayFile(path) if path.suffix.lower() in ARRAYS else SoundFile(path, rate)
+        recording = ArrayFile(path) if path.suffix.lower() in ARRAYS else SoundFile(path, rate, finite)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}: {error.strerror}") from error
     except OSError as error:
@@ -76,8 +79,8 @@ class SoundFile:
     frame: Mapping[str, tuple[int, ...]] = {SAMPLES: ()}
     kinds: Mapping[str, str] = {SAMPLES: "floats"}
 
-    def __init__(self, path: Location, rate: int):
-        self.path = path
+    def __init__(self, path: Location, rate: int, finite: bool):
+        self.path, self._finite = path, finite
         self._ranges = None if isinstance(path, Path) else Ranges(path, whole=path.suffix.lower() not in SEEKABLE)
         with self._opened() as file:
             self._frames, file_rate = file.frames, file.samplerate
@@ -119,6 +122,8 @@ class SoundFile:
                 samples = file.read(last - first, dtype="float32", always_2d=True)
             except Exception as error:  # libsndfile raises several types
                 raise InputError(f"{self.path} cannot be read from sample {first} on: {error}") from error
+        if self._finite:
+            check_finite(samples, self.path, first)
         if len(samples) < last - first:
             raise InputError(f"{self.path} ends at sample {first + len(samples)}, but says that it has {self._frames}")
         return samples[:, 0] if samples.shape[1] == 1 else samples.mean(1, dtype=np.float32)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import (
     check_agreement,
@@ -327,7 +328,7 @@ def _axes(
 
     def open_axis(name: str, axis: int, symbol: str) -> None:
         if name not in arrays:
-            raise InputError(f"there is no input {name!r}; the inputs are: {', '.join(arrays)}")
+            raise InputError(f"there is no input {name!r}{near(name, arrays)}; the inputs are: {', '.join(arrays)}")
         if not isinstance(axis, int) or not -arrays[name].ndim <= axis < arrays[name].ndim:
             raise InputError(f"input {name!r} of shape {arrays[name].shape} has no axis {axis}")
         if axes[name].setdefault(axis % arrays[name].ndim, symbol) != symbol:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.recurrences import copied_from, loop_slots
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.state import StateVar
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.streaming.dimensions import SYMBOL
 from jaxrnn.streaming.interpreter import Observed, StreamedValue, observe
 
@@ -297,9 +299,9 @@ def _places(reading: _Reading, state: Sequence[StateVar]) -> Iterator[StatePlace
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """The facts about a model that is streamed with an open dimension as time."""
+    """The facts about a model that is streamed with an open dimension as time, or about a file of an exported step."""
 
-    symbol: str
+    symbol: str | None  # None for an exported step
     smallest_pulse: int | None = None  # in input frames; multiples fit too. None if the model cannot be streamed.
     #: by output, the frames before its frame 0; None for an output known only at the end
     delay: dict[str, int | None] | None = None
@@ -307,6 +309,7 @@ class StreamInfo:
     receptive_field: int | None = None  # input frames that an output frame depends on; None for the whole past
     state_bytes: int | None = None  # size of the state of one stream
     past: int | None = None  # the most earlier frames of an attention without a bound, where that changes the model
+    rate: dict[str, Fraction | None] | None = None  # by output, frames per input frame; None without frames
     problem: str | None = None  # the reason why the model cannot be streamed, and a remedy, or None
 
 
@@ -332,6 +335,20 @@ class GraphStream:
     refused: int | None = None
 
 
+def step_facts(spec: StepSpec, symbol: str | None, outputs: Mapping[str, str]) -> StreamInfo:
+    """Return the facts about a step, with the names of ``outputs`` in the file."""
+    return StreamInfo(
+        symbol,
+        spec.smallest_pulse if symbol else spec.pulse,
+        {shown: spec.delay[name] for name, shown in outputs.items()},
+        spec.look_ahead,
+        spec.receptive_field,
+        sum(entry.nbytes for entry in spec.state),
+        spec.past,
+        {shown: spec.rate[name] for name, shown in outputs.items()},
+    )
+
+
 def stream_facts(
     model: Model, symbol: str, past: int | None, graph: GraphInfo | None
 ) -> tuple[StreamInfo, GraphStream | None]:
@@ -341,15 +358,7 @@ def stream_facts(
         try:
             streamed = model.stream(symbol, past=past)
             state = [KeptState(each.name, each.kind, tuple(each.shape or ()), each.nbytes) for each in streamed.state]
-            info = StreamInfo(
-                symbol,
-                streamed.smallest_pulse,
-                {info.name: streamed.delay[info.name] for info in model.outputs},
-                streamed.look_ahead,
-                streamed.receptive_field,
-                sum(entry.nbytes for entry in streamed.state),
-                streamed.past,
-            )
+            info = step_facts(streamed.spec, symbol, {each.name: each.name for each in model.outputs})
         except JaxrnnError as error:
             info = StreamInfo(symbol, problem=str(error).removeprefix(f"{model.label}: "))
         except Exception as error:  # a file is to be looked at whatever its operators do under a symbolic length

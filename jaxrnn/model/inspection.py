@@ -14,7 +14,7 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.model import Model
-from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, stream_facts
+from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, step_facts, stream_facts
 from jaxrnn.model.loading import model_of, read_model
 from jaxrnn.model.streaming import check_symbol, time_symbols
 from jaxrnn.onnx.graph import inputs_of, node_label, normal_domain, spec_of
@@ -27,6 +27,7 @@ from jaxrnn.onnx.reading import Source, label_of, labelled
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator
 from jaxrnn.onnx.state import StateVar
+from jaxrnn.onnx.stepfile import STEP
 from jaxrnn.steps.specs import ArraySpec
 
 
@@ -101,6 +102,8 @@ class Inspection:
         past: the most earlier frames that attention sees in an exported step, if this bound changed the model, or None.
         streams: the result of streaming over each open dimension that could be time; empty if not requested, if the
             file cannot be loaded, and for a model that already runs in steps.
+        exported: delays and more of an exported step, from the metadata of the file, or None.
+        frame_rate: the input frames per second in the metadata of an exported step, or None.
         graph: the nodes and values, if requested.
         graph_stream: facts about values in pulses, over the first dimension that can be streamed, or else over the
             first dimension that was tried.
@@ -126,6 +129,8 @@ class Inspection:
     corrected: tuple[str, ...] = ()
     past: int | None = None
     streams: tuple[StreamInfo, ...] = ()
+    exported: StreamInfo | None = None
+    frame_rate: float | None = None
     graph: GraphInfo | None = None
     graph_stream: GraphStream | None = None
 
@@ -199,6 +204,7 @@ def inspect_model(
         tried, in_pulses = (), None
         if streams and model is not None and state_problem is None:
             tried, in_pulses = _streams(model, streams, past, found)
+        step = None if model is None else model.step_file
         return Inspection(
             label=label,
             producer=f"{file.proto.producer_name} {file.proto.producer_version}".strip(),
@@ -211,7 +217,7 @@ def inspect_model(
             operators=tuple(_counts(made.graph, supported)),
             recurrent=recurrent,
             state=found_state,
-            past=None if model is None or model.step_file is None else model.step_file.spec.past,
+            past=None if step is None else step.spec.past,
             growing=tuple(sorted(model.growing_dimensions)) if model is not None and found_state else (),
             frame_recurrences=() if model is None or state_problem is not None else model.frame_recurrences,
             undeclared_pairs=() if model is None or state_problem is not None else model.undeclared_pairs,
@@ -220,6 +226,8 @@ def inspect_model(
             problem=problem,
             corrected=() if model is None else model.corrected,
             streams=tried,
+            exported=None if step is None or step.kind != STEP else step_facts(step.spec, None, step.outputs),
+            frame_rate=None if step is None else step.frame_rate,
             graph=found,
             graph_stream=in_pulses,
         )

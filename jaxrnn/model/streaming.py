@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrnn._files.messages import SIZE
+from jaxrnn._files.messages import SIZE, near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, NodeError, StreamError, check_kind, is_count
 from jaxrnn.onnx.evaluate import Block
@@ -81,8 +82,18 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
     names = open_dimensions(model)
     if not isinstance(symbol, str) or not any(_times(name, symbol) for name in names):
         listed = ", ".join(names) or "none"
-        raise InputError(f"no input has a dimension {symbol!r}; dimensions left open: {listed}")
+        raise InputError(f"no input has a dimension {symbol!r}{near(symbol, names)}; dimensions left open: {listed}")
     return names
+
+
+def warn_of_batch(symbol: str) -> None:
+    """Warn if the name of the dimension that is time suggests a batch."""
+    if is_batch_name(symbol):
+        warnings.warn(
+            f"{symbol!r} looks like a batch axis: as time, its entries are frames of one recording; if they are "
+            "separate recordings, give another `symbol=NAME`",
+            stacklevel=3,
+        )
 
 
 def stream_model(
@@ -100,10 +111,12 @@ def stream_model(
     symbol = only_symbol(model, dims) if symbol is None else symbol
     with labelled(model.label):
         names = check_symbol(model, symbol)
+    warn_of_batch(symbol)
     for name, size in dims.items():
         if name not in names or _times(name, symbol):
             others = ", ".join(other for other in names if not _times(other, symbol)) or "none"
-            reason = f"there is no dimension {name!r}" if name not in names else f"{name!r} is time, and stays open"
+            missing = f"there is no dimension {name!r}{near(name, names)}"
+            reason = missing if name not in names else f"{name!r} is time, and stays open"
             raise InputError(f"{model.label}: `dims`: {reason}; dimensions that take a size: {others}")
         if not is_count(size, 1) and not _times(size, symbol):
             raise InputError(

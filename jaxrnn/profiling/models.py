@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrnn._files.messages import VALUE, pairs_of
+from jaxrnn._files.messages import VALUE, check_word, pairs_of
 from jaxrnn._jax.context import compute_type, exact_types
 from jaxrnn.errors import InputError, check_count, check_kind
 from jaxrnn.model import Model
@@ -75,8 +75,7 @@ def profile_model(
     if what is None:
         kinds = {variable.kind for variable in model.state}
         what = "stream" if stream is not None else "step" if kinds == {"external"} else "apply"
-    if what not in KINDS:
-        raise InputError(f"{what!r} of a model cannot be profiled; expected one of {', '.join(KINDS)}")
+    check_word("`what`", what, KINDS)
     if stream is not None and what != "stream":
         raise InputError(f"stream is given, but {what!r} is profiled; use `what='stream'`")
     for name, count in {"batch": batch, "length": length}.items():

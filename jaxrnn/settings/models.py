@@ -178,9 +178,9 @@ def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str
             return str(each["ctx"]["error"])
     # Each type of a union has a separate message.
     first, *others = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
-    return " or ".join([first, *(text.removeprefix("Input should be ") for text in others)]) + (
-        f", not {shown(errors[0]['input'])}"
-    )
+    wanted = " or ".join([first, *(text.removeprefix("Input should be ") for text in others)])
+    hint = near(errors[0]["input"], re.findall("'([^']+)'", wanted))
+    return f"{wanted}, not {shown(errors[0]['input'])}{hint}"
 
 
 def _inside(location: Sequence[str | int], values: Any, kind: str) -> Keys:

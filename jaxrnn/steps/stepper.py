@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxrnn._files.messages import describe, short_repr
+from jaxrnn._files.messages import describe, near, short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.jaxprs.schedule import Packed
@@ -360,8 +360,8 @@ class Bound:
             )
         if unknown := [name for name in self.dims if name not in places]:
             raise InputError(
-                f"{spec.label}: `dims` gives {unknown[0]!r}; the open dimensions besides the batch: "
-                f"{', '.join(places) or 'none'}"
+                f"{spec.label}: `dims` gives {unknown[0]!r}{near(unknown[0], places)}; the open dimensions besides "
+                f"the batch: {', '.join(places) or 'none'}"
             )
 
     def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:

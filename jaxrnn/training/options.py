@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import jax
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import check_word, short_repr
 from jaxrnn._files.stores import Url, location
 from jaxrnn.cells.forms import Remat, recomputing
 from jaxrnn.errors import InputError, check_count
@@ -52,8 +52,8 @@ class Sequences:
     remat: Remat = None
 
     def __post_init__(self):
-        if self.mode is not None and self.mode not in MODES:
-            raise InputError(f"there is no mode {self.mode!r}; the modes are: {', '.join(MODES)}")
+        if self.mode is not None:
+            check_word("the mode", self.mode, MODES)
         if not isinstance(self.time_axis, int | Mapping | None):
             raise InputError(f"time_axis must be a number, or a dict of numbers by name, not {self.time_axis!r}")
         check_count("bucket", self.bucket)

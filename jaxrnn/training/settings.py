@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import jax
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import Location, check_replaceable
+from jaxrnn._files.stores import Location, check_writable
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.loading import load, write_graph
 from jaxrnn.settings.files import Overrides, SettingsFile
@@ -174,7 +174,7 @@ class PreparedTraining:
                     folder.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
                     raise InputError(f"{path} cannot be written: {error.strerror}: {folder}") from error
-                check_replaceable(path)
+                check_writable(path)
         if plot is not None:
             with optional_package("matplotlib", "drawing a loss curve", "plot"):
                 import matplotlib.figure  # noqa: F401  before it trains

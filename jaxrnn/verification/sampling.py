@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import SIZE, bytes_of, pairs_of
+from jaxrnn._files.messages import SIZE, bytes_of, near, pairs_of
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, is_count
 from jaxrnn.model import Model
@@ -225,7 +225,8 @@ def _sizes(
     known = symbols_of(infos)
     for name, size in dims.items():
         if name not in known:
-            raise InputError(f"there is no dimension {name!r}; the open dimensions are: {', '.join(known) or 'none'}")
+            listed = ", ".join(known) or "none"
+            raise InputError(f"there is no dimension {name!r}{near(name, known)}; the open dimensions are: {listed}")
         if not is_count(size):
             raise InputError(f"the size of the dimension {name!r} must be a whole number of at least 0, not {size!r}")
     sizes = {name: int(size) for name, size in dims.items()}

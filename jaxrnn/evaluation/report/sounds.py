@@ -79,7 +79,7 @@ class Player:
             sound.notes.append(f"{text(path.name)} holds arrays, not sound.")
             return sound
         try:
-            recording = open_recording(path, self._rate)
+            recording = open_recording(path, self._rate, finite=False)
             samples = recording.part(0, min(recording.length, max(1, round(self.SECONDS * self._rate))))[SAMPLES]
         except (InputError, OSError) as error:
             sound.notes.append(f"Not shown: {text(error, 400)}")
