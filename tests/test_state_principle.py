@@ -20,7 +20,7 @@ from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.state.sizes import Sizes, follow
 
 CELL = "a = MatMul (f, W) b = MatMul (h, R) s = Add (a, b) h_out = Tanh (s) y = MatMul (h_out, V)"
-WEIGHTS = {"W": (4, 4), "R": (4, 4), "V": (4, 2), "GW": (1, 12, 4), "GR": (1, 12, 4)}
+WEIGHTS = {"W": (4, 4), "R": (4, 4), "V": (4, 2), "GW": (1, 12, 4), "GR": (1, 12, 4), "P": (4, 17)}
 WORDS = "k v x key value audio frames mask mel noisy tokens keys cache".split()  # noqa: SIM905
 
 
@@ -294,6 +294,11 @@ EQUATIONS = {
         "g (float[t,b,f] x, float[1,b2,u] h) => (float[t,1,b,u] y, float[1,b2,u] h_out)",
         'y, h_out = GRU <hidden_size = 4> (x, GW, GR, "", "", h)',
         {"t": "t", "b": "b", "f": 4, "b2": "b", "u": 4},
+    ),
+    "a constant of as many frames as the first trial has": (
+        "g (float[4,t] x, float[b,4] h) => (float[b,2] y, float[b,4] h_out)",
+        "p = Add (x, P) f = ReduceMean <keepdims = 0> (p, one) n = Add (f, h) h_out = Tanh (n) y = MatMul (n, V)",
+        {"t": 17, "b": "b"},
     ),
     "two ties": (
         "g (float[b,t,4] x, float[b2,t2,4] far, float[b3,4] h) => (float[b,t,4] y, float[b3,4] h_out)",
