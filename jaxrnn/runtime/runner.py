@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, own_transfers
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.steps.compiled import CompiledStep
+from jaxrnn.steps.compiled import CompiledStep, Feed
 from jaxrnn.steps.live import moved_state, moving_state
 from jaxrnn.steps.specs import ArraySpec, bind, taken
 from jaxrnn.steps.stepper import Bound, State, Stepper
@@ -92,9 +92,10 @@ class Runner:
         self._stepper, self._constants = stepper, constants
         loaded = CompiledStep(Bound(stepper, params), constants)
         self._inputs = loaded.spec.inputs
-        self._dtypes = {spec.name: spec.dtype for spec in self._inputs}
         # 64-bit types need a context, and entering a context takes time.
         self._wide = any(each.is_wide for each in (*self._inputs, *loaded.spec.state))
+        #: Set in the turn of a call.
+        self._feed: Feed | None = None
         with exact_types():
             self._live = Live((loaded, loaded.begin()))
 
@@ -104,7 +105,7 @@ class Runner:
     def __copy__(self) -> Runner:
         result = object.__new__(Runner)
         # The copy shares the compiled step and the state, because arrays of a state are never overwritten.
-        vars(result).update(vars(self), _live=Live(self._live.value))
+        vars(result).update(vars(self), _live=Live(self._live.value), _feed=None)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Runner:
@@ -155,7 +156,7 @@ class Runner:
         check_same_state(before.start, new.start)
         if all(each.shape is not None and not each.symbols for each in self._inputs):
             zeros = {each.name: np.zeros(each.sizes, each.dtype) for each in self._inputs}
-            self._stepped(_begun(new), zeros)
+            self._stepped(_begun(new), new.feed(zeros)(zeros))  # other threads use the feed of the stream
             with exact_types():
                 new.bound.warm_up_flush(new.start, zeros)
         return new
@@ -177,16 +178,18 @@ class Runner:
         Raises:
             InputError: an input is missing or unknown, or has a wrong dtype or shape. The stream does not change.
         """
-        if type(inputs) is not dict:
-            inputs = host_arrays(self._inputs, inputs)
-        for name, array in inputs.items():
-            dtype = self._dtypes.get(name)
-            if type(array) is not np.ndarray or (array.dtype is not dtype and array.dtype != dtype):
-                inputs = host_arrays(self._inputs, inputs)
-                break
-        return self._live.change(self._stepped, inputs)
+        return self._live.change(self._fed, inputs)
 
-    def _stepped(self, now: tuple[CompiledStep, Any], inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+    def _fed(self, now: tuple[CompiledStep, Any], inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+        feed = self._feed
+        given = None if feed is None or type(inputs) is not dict else feed(inputs)
+        if given is None:
+            arrays = host_arrays(self._inputs, inputs)
+            self._feed = feed = now[0].feed(arrays)
+            given = feed(arrays)
+        return self._stepped(now, given)
+
+    def _stepped(self, now: tuple[CompiledStep, Any], inputs: Any) -> tuple[dict[str, np.ndarray], Any]:
         loaded, state = now
         # A context such as `exact_types` takes as long as a step of a small network: enter contexts only if needed.
         if not self._wide:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._jax.context import default_device, exact_types, in_calling_thread, unmapped
@@ -17,6 +18,8 @@ from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
 from jaxrnn.steps.stepper import Arrays, Bound, State
 from jaxrnn.steps.stepspec import StepSpec, joined_layout
 
+#: The alignment in bytes of host memory that XLA uses in place.
+_ALIGNMENT = 64
 #: Arrays with at least this number of bytes are not joined.
 LARGE = 1 << 15
 
@@ -30,6 +33,50 @@ class _Places:
     """
 
     entries: tuple[tuple[str, int, tuple[int, int] | None, tuple[int, ...]], ...]
+
+
+class Feed:
+    """Host memory that the input arrays of a step share, so that JAX neither allocates nor copies in a call.
+
+    A call overwrites the inputs of the call before, whose step has ended: its outputs were waited for. A feed belongs
+    to one live stream, in whose turn it is called. Without a device, or on a device with other memory, JAX copies the
+    inputs.
+
+    Args:
+        arrays: inputs of a step, checked; later inputs have these dtypes, and these shapes if memory is shared.
+        device: the device of the step.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], device: Any):
+        self._buffers = {name: _aligned(array) for name, array in arrays.items()}
+        self._arrays: dict[str, Any] | None = None
+        if device is not None and device.platform == "cpu":
+            shared = {name: jax.device_put(buffer, device) for name, buffer in self._buffers.items()}
+            pairs = zip(shared.values(), self._buffers.values(), strict=True)
+            if all(array.unsafe_buffer_pointer() == buffer.ctypes.data for array, buffer in pairs):
+                self._arrays = shared
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return inputs for the step; None if the inputs must be checked and need another feed."""
+        buffers, shared = self._buffers, self._arrays
+        if len(inputs) != len(buffers):
+            return None
+        for name, array in inputs.items():
+            buffer = buffers.get(name)
+            if buffer is None or type(array) is not np.ndarray or array.dtype != buffer.dtype:
+                return None
+            if shared is not None:
+                if array.shape != buffer.shape:
+                    return None
+                np.copyto(buffer, array)
+        return inputs if shared is None else shared
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Return an array like another at an address that JAX can share."""
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
 
 
 class CompiledStep:
@@ -60,6 +107,12 @@ class CompiledStep:
     ) -> tuple[tuple[Any, ...], _Places, tuple[Any, ...]]:
         with unmapped():
             outputs, new = bound.step(self._entries(vectors), inputs)
+        # JAX returns an argument that is a result as the same array, and the next call changes the arrays of a feed.
+        given = {id(array) for array in inputs.values()}
+        outputs, new = (
+            {name: jnp.copy(each) if id(each) in given else each for name, each in part.items()}
+            for part in (outputs, new)
+        )
         layout = joined_layout(outputs, LARGE)
         results, places = layout.pack(outputs), []
         entries = Counter(place.vector for place in layout.places.values())
@@ -69,6 +122,11 @@ class CompiledStep:
                 results[place.vector], part = outputs[name], None
             places.append((name, list(results).index(place.vector), part, place.shape))
         return tuple(results.values()), _Places(tuple(places)), tuple(self._layout.pack(new).values())
+
+    def feed(self, arrays: Mapping[str, np.ndarray]) -> Feed:
+        """Return a feed for inputs like these; machine code takes NumPy arrays."""
+        with exact_types():
+            return Feed(arrays, None if self._step is None else self._device)
 
     def __call__(self, packed: Any, inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
         """Return the outputs as read-only host arrays, and the packed state after the step."""

@@ -246,7 +246,9 @@ class Streamed:
         """Return the result for a recording; recordings on the host, up to the longest, share two programs."""
         self._plan.lengths.check(self._flat.label, total, self.multiple)
         flatten, count = self._plan.output_structure.flatten_up_to, total // self.pulse
-        on_host = not is_staged() and _is_host(arrays.values()) and not _has_tracers(params)
+        on_host = (
+            not is_staged() and _is_host(arrays.values()) and not _has_tracers((params, *self._plan.closed.consts))
+        )
         state = self.init(params=params, constants=self._input_tree(arrays))
         bodies: list[Any] = [None] * len(self._flat.outputs)
         end = count * self.pulse
