@@ -25,8 +25,8 @@ from rich.console import Console
 from silero_vad import BLOCK, segments
 
 import jaxrnn
+from jaxrnn.audio.recordings import SAMPLES, open_recording
 from jaxrnn.demo import signals
-from jaxrnn.evaluation.recordings import SAMPLES, open_recording
 
 #: SI-SDR of the recordings in dB, and power of their speech in dB of full scale.
 SNRS, LEVEL = (-5, 0, 5, 10), -26

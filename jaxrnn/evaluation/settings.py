@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from jaxrnn.audio.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.audio.sounds import MAX_RATE
 from jaxrnn.audio.waveforms import waveform_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
