@@ -31,9 +31,9 @@ from typing_extensions import TypedDict
 
 from jaxrnn._files.arguments import Argument, described, documented
 from jaxrnn._files.messages import near
-from jaxrnn._files.stores import Location
+from jaxrnn._files.stores import Location, Url
 from jaxrnn.errors import InputError, check_kind
-from jaxrnn.settings.models import LocalPath, SettingsError, mistakes_of, shown
+from jaxrnn.settings.models import AnyPath, LocalPath, SettingsError, mistakes_of, shown
 
 
 def build(
@@ -232,10 +232,14 @@ def _adapted(hint: Any) -> Any:
     if hint is Path:
         return LocalPath
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if Url in arguments:  # a file here or in a store
+        arguments = (AnyPath, *(each for each in arguments if each not in (str, Path, Url)))
     if os.PathLike[str] in arguments:  # a file as text or path
         arguments = tuple(LocalPath if each is str else each for each in arguments if each != os.PathLike[str])
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(_adapted, arguments))]  # noqa: UP007 - of a tuple
+    if origin is list:
+        return list[tuple(map(_adapted, arguments))]  # type: ignore[misc]  # of values
     if (origin or hint) in (tuple, set, frozenset):
         return Annotated[hint, Strict(False)]
     return hint

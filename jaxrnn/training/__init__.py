@@ -1,19 +1,28 @@
 """Training: fine-tune an imported model, measure it, and read checkpoints."""
 
 from jaxrnn.errors import TrainingError
+from jaxrnn.training.callbacks import Callback, Csv, JsonLines, Running, TensorBoard, WandB
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
+from jaxrnn.training.recordings import Mixtures
 from jaxrnn.training.validation import validate
 
 __all__ = [
+    "Callback",
     "Checkpoints",
+    "Csv",
     "Fitted",
+    "JsonLines",
+    "Mixtures",
     "Optimizer",
+    "Running",
     "Sequences",
+    "TensorBoard",
     "TrainingError",
     "Validation",
+    "WandB",
     "fit",
     "load_checkpoint",
     "validate",

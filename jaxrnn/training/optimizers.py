@@ -9,7 +9,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ Schedule = Callable[[Any], Any]
 Patterns = str | Sequence[str]
 
 #: Optimizers with a line search, which needs the loss as a function.
-_LINE_SEARCH = {"lbfgs"}
+LINE_SEARCHES = ("lbfgs",)
 
 #: Updates whose learning rates identify a schedule.
 PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
@@ -41,11 +41,14 @@ class Optimizer:
 
     Attributes:
         algorithm: The name of an optax optimizer, or an ``optax.GradientTransformation`` with its learning rate.
-        learning_rate: A number or an optax schedule, for a named algorithm; 1e-3 by default.
+        learning_rate: A number or an optax schedule, for a named algorithm; 1e-3 by default, or for a line search the
+            rate that the search finds.
         clip_norm: The largest global norm of the gradients; None disables clipping.
         train: Name patterns (with ``*`` and ``?``) of the parameters to train.
         freeze: Name patterns of parameters to leave out of ``train``.
         options: Further arguments of a named algorithm, such as ``{"weight_decay": 0.01}``.
+        average: The decay of a moving average of the parameters, such as 0.999; None for no average. The averages are
+            validated and returned, and the last parameters are trained on.
 
     Raises:
         InputError: optax does not have this optimizer or these arguments, or a number is out of range.
@@ -58,26 +61,31 @@ class Optimizer:
     train: Patterns = "*"
     freeze: Patterns = ()
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    average: float | None = None
 
     def __post_init__(self):
+        if self.average is not None and not 0 < _positive("average", self.average) < 1:
+            raise InputError(f"average is a decay between 0 and 1, not {self.average!r}")
         _ = self._transformation  # raises errors now
 
     @property
     def facts(self) -> dict[str, Any]:
         """Return the options that identify an optimizer, in JSON's types."""
-        clipping = {"clip_norm": self.clip_norm}
+        clipping = {"clip_norm": self.clip_norm, **({} if self.average is None else {"average": self.average})}
         if not isinstance(self.algorithm, str):
             return {"optimizer": "optax.GradientTransformation", **clipping}
-        rate = self._rate
+        rate: Any = self._rate
         with jax.numpy_dtype_promotion("standard"):
-            rates = rate if isinstance(rate, (int, float)) else [float(rate(count)) for count in PROBED]
+            rates = [float(rate(count)) for count in PROBED] if callable(rate) else rate
         plain = (bool, int, float, str, type(None))
         options = {name: x if isinstance(x, plain) else type(x).__name__ for name, x in self.options.items()}
         return {"optimizer": self.algorithm, "options": options, "learning_rate": rates, **clipping}
 
     @property
     def _rate(self) -> Any:
-        """Return the learning rate as a number or a schedule."""
+        """Return the learning rate as a number or a schedule; None if a line search finds it."""
+        if self.learning_rate is None and self.algorithm in LINE_SEARCHES:
+            return None
         rate = 1e-3 if self.learning_rate is None else self.learning_rate
         return rate if callable(rate) else _positive("learning_rate", rate)
 
@@ -91,6 +99,10 @@ class Optimizer:
             # The learning rate is in the state, where the history finds it.
             make, rate = find_optimizer(core), self._rate
             others = inspect.signature(make).parameters.keys() - {"learning_rate"}
+            if core in LINE_SEARCHES:
+                with refusals_of(make):
+                    core = make(learning_rate=rate, **self.options)
+                return self._chained(*parts, core)
             with refusals_of(make):
                 make(learning_rate=rate(0) if callable(rate) else rate, **self.options)  # raises errors now
                 injected = optax.inject_hyperparams(make, static_args=tuple(others))
@@ -100,7 +112,12 @@ class Optimizer:
             raise InputError(
                 f"{option} goes with the name of an optimizer; an optax.GradientTransformation has its own"
             )
-        return optax.with_extra_args_support(optax.chain(*parts, core))
+        return self._chained(*parts, core)
+
+    def _chained(self, *parts: Any) -> optax.GradientTransformationExtraArgs:
+        optax = _optax()
+        averaged = [] if self.average is None else [_averaging(self.average)]
+        return optax.with_extra_args_support(optax.chain(*parts, *averaged))
 
     def init(self, params: Any) -> Any:
         """Return the state before the first update."""
@@ -157,12 +174,56 @@ def learning_rate(state: Any) -> jax.Array | None:
     return rates[0][1].astype(jnp.float32) if len(rates) == 1 else None
 
 
+class Average(NamedTuple):
+    """The state of a moving average: the number of updates, and the averages."""
+
+    updates: jax.Array
+    params: Any
+
+
+def _averaging(decay: float) -> optax.GradientTransformation:
+    """Return a transformation that keeps a moving average of the parameters and changes no update.
+
+    The decay grows with the number of updates n, ``min(decay, (1 + n) / (10 + n))``, as in TensorFlow's
+    ``ExponentialMovingAverage``, so that the first parameters do not count for long.
+    """
+    optax = _optax()
+
+    def init(params: Any) -> Average:
+        return Average(jnp.zeros((), jnp.int32), params)
+
+    def update(changes: Any, state: Average, params: Any = None, **_: Any) -> tuple[Any, Average]:
+        count = state.updates + 1
+        share = 1 - jnp.minimum(decay, (1 + count) / (10 + count))
+        new = optax.apply_updates(params, changes)
+        return changes, Average(count, optax.incremental_update(new, state.params, share))
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def averages(state: Any) -> dict[str, jax.Array] | None:
+    """Return the moving averages in the state of an optimizer, or None without an average."""
+    found = [leaf for leaf in _states(state) if isinstance(leaf, Average)]
+    return found[0].params if found else None
+
+
+def skips_updates(state: Any) -> bool:
+    """Return True if ``optax.apply_if_finite`` leaves out updates that are not finite."""
+    return any(isinstance(leaf, _optax().ApplyIfFiniteState) for leaf in _states(state))
+
+
+def _states(state: Any) -> list[Any]:
+    """Return the parts of an optimizer's state that are looked for, and all other leaves."""
+    kinds = (Average, _optax().ApplyIfFiniteState)
+    return jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, kinds))
+
+
 def optimizer_names() -> list[str]:
     """Return the names of optax optimizers that need only a learning rate."""
     optax, names = _optax(), []
     for name in dir(optax):
         made = getattr(optax, name)
-        if name.startswith(("_", "scale_by")) or name in _LINE_SEARCH or not inspect.isfunction(made):
+        if name.startswith(("_", "scale_by")) or not inspect.isfunction(made):
             continue
         parameters = dict(inspect.signature(made).parameters)
         needs = [key for key, value in parameters.items() if value.default is inspect.Parameter.empty]

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import check_count
 from jaxrnn.training.agreement import check_alike, digest_of_all, digest_of_examples
 from jaxrnn.training.batches import Batches, sequence_order
 from jaxrnn.training.examples import make_source
-from jaxrnn.training.layout import make_layout
+from jaxrnn.training.layout import check_model, make_layout
 from jaxrnn.training.options import SEQUENCES, Function, Sequences, Validation, check_functions
 from jaxrnn.training.parameters import copied
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.updates import Forward, fresh_carry
 
 if TYPE_CHECKING:
+    from jaxrnn.audio.waveforms import Waveform
     from jaxrnn.model import Model
 
 
 def validate(
-    model: Model,
+    model: Model | Waveform,
     params: Mapping[str, Any],
     data: Sequence[Mapping[str, Any]],
     loss: Function,
@@ -41,7 +44,7 @@ def validate(
     All examples have the same weight, whatever their length.
 
     Args:
-        model: The model.
+        model: The model, as in `fit`.
         params: All parameters of the model.
         data: A sequence of examples, as in `fit`.
         loss: ``loss(outputs, example, mask) -> scalar``, as in `fit`.
@@ -56,6 +59,7 @@ def validate(
         StateError: The model forgets its state, so it has no steps.
         MissingPackageError: Grain is missing.
     """
+    model = check_model(model)
     check_count("batch_size", batch_size)
     functions = check_functions(loss, metrics)
     dtype = compute_type(dtype)
@@ -78,7 +82,7 @@ class Validator:
         source = make_source(options.data, None)
         examples = digest_of_examples(self.placement, source, forward.layout)
         check_alike(self.placement, {"validation examples": self._count, "examples in validation": examples})
-        self._batches = Batches(source, forward.layout, self.placement)
+        self._source, self._batches = source, Batches(source, forward.layout, self.placement)
         self._forward, self._carry = forward, fresh_carry(forward, self.placement)
 
         def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:
@@ -87,6 +91,24 @@ class Validator:
 
         everywhere = self.placement.everywhere
         self._sums: Callable[..., Any] = jax.jit(sums, static_argnames="ragged", out_shardings=everywhere)
+
+    def examples(self, params: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
+        """Yield the arrays and the outputs of the first examples, for parameters on one device."""
+        layout = self._forward.layout
+        for number in range(min(count, self._count)):
+            example = layout.read(*self._source.get(number))
+            outputs, _ = self._run(params, example, np.ones(layout.frames(example), bool))
+            yield {**example, **jax.device_get(outputs)}
+
+    @functools.cached_property
+    def _run(self) -> Callable[..., Any]:
+        forward = self._forward
+
+        def run(params: Any, example: Any, mask: Any) -> Any:
+            state = {} if forward.layout.mode == "apply" else forward.model.init()
+            return forward.run(params, state, example, mask, False)
+
+        return jax.jit(run)
 
     def __call__(self, params: Mapping[str, Any]) -> dict[str, float]:
         """Return the mean loss and metrics for replicated parameters."""

@@ -1,4 +1,4 @@
-"""Losses of signals and spectra: SI-SDR, and mean errors of real values, magnitudes and complex spectra."""
+"""Losses of signals and spectra: SI-SDR, and errors of real values, magnitudes and complex spectra."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxrnn.audio.frames import Frames, window_values
 from jaxrnn.errors import InputError
 from jaxrnn.si_sdr import energies
 from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, comparison, masked_mean, named_by_call, present
@@ -95,6 +97,79 @@ def spectral_mse(
         return result
 
     return comparison(error, output, target, times=times, time_axis=time_axis, parts_axis=parts_axis)
+
+
+@named_by_call
+def multi_resolution_stft(
+    output: Output,
+    target: str,
+    *,
+    time_axis: TimeAxis = "auto",
+    sizes: tuple[int, ...] = (1024, 2048, 512),
+    hops: tuple[int, ...] = (120, 240, 50),
+    windows: tuple[int, ...] = (600, 1200, 240),
+    convergence: float = 1.0,
+    magnitude: float = 1.0,
+    floor: float = 1e-7,
+) -> Loss:
+    """Build the loss of short-time spectra of several resolutions: spectral convergence and error of log magnitudes.
+
+    For each resolution, ``convergence * ||T| - |O||_F / ||T|||_F + magnitude * mean(abs(log|T| - log|O|))``, where T
+    and O are the spectra of target and output; the loss is the mean over resolutions. The phase does not count.
+
+    Source: Yamamoto, Song and Kim, "Parallel WaveGAN", ICASSP 2020, with the windows in samples of the defaults.
+
+    Args:
+        output: The name of a model output, or a function of outputs and example: samples.
+        target: An array of the example in the shape of the output, apart from axes of size 1.
+        time_axis: The time axis of the output, or "auto" for the only axis longer than 1.
+        sizes: The lengths of the Fourier transforms, in samples.
+        hops: The distances of frames, for each transform.
+        windows: The lengths of the Hann windows, for each transform and no longer.
+        convergence: The weight of the spectral convergence.
+        magnitude: The weight of the error of log magnitudes.
+        floor: The least square of a magnitude, so that the logarithm of silence is finite.
+
+    Raises:
+        InputError: The numbers do not fit; or, when called, the arrays are complex.
+    """
+    if not sizes or not len(sizes) == len(hops) == len(windows):
+        raise InputError(
+            f"sizes, hops and windows have a number for each resolution, not {len(sizes)}, {len(hops)} and "
+            f"{len(windows)} numbers"
+        )
+    if not (0 <= convergence < math.inf and 0 <= magnitude < math.inf and convergence + magnitude > 0 and floor > 0):
+        raise InputError("convergence and magnitude are weights from 0 up, not both 0, and floor is above 0")
+    frames = []
+    for size, hop, length in zip(sizes, hops, windows, strict=True):
+        if not 0 < length <= size:
+            raise InputError(f"a window must have from 1 to the {size} samples of its transform, not {length}")
+        before = (size - length) // 2
+        window = np.pad(window_values("hann", length), (before, size - length - before))
+        frames.append(Frames(size, hop, window, padding="zeros"))
+
+    def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
+        if jnp.iscomplexobj(estimate):
+            raise InputError("multi_resolution_stft compares samples, and these arrays are complex")
+        total, count = jnp.zeros((), estimate.dtype), jnp.sum(exists, dtype=jnp.int32)
+        for each in frames:
+            got, wanted = (
+                jnp.sqrt(jnp.maximum(_square(each.stft(jnp.moveaxis(x, 0, -1))), floor)) for x in (estimate, reference)
+            )
+            got, wanted = (jnp.moveaxis(x, -2, 0) for x in (got, wanted))
+            # The frames that a recording of the existing samples has.
+            there = jnp.arange(len(got), dtype=jnp.int32) * each.hop <= count
+            total += convergence * _norm(present(wanted - got, there)) / _norm(present(wanted, there))
+            total += magnitude * masked_mean(jnp.abs(jnp.log(wanted) - jnp.log(got)), there)
+        return total / len(frames)
+
+    return comparison(error, output, target, time_axis=time_axis)
+
+
+def _norm(values: jax.Array) -> jax.Array:
+    """Return the Frobenius norm, with gradient 0 at 0."""
+    square = jnp.sum(values**2)
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
 
 
 @named_by_call
