@@ -1,7 +1,7 @@
 """Training: fine-tune an imported model, measure it, and read checkpoints."""
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.callbacks import Callback, Csv, JsonLines, Running, TensorBoard, WandB
+from jaxrnn.training.callbacks import Callback, LogFile, Running, TensorBoard, WandB
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.optimizers import Optimizer
@@ -12,9 +12,8 @@ from jaxrnn.training.validation import validate
 __all__ = [
     "Callback",
     "Checkpoints",
-    "Csv",
     "Fitted",
-    "JsonLines",
+    "LogFile",
     "Mixtures",
     "Optimizer",
     "Running",

@@ -27,7 +27,7 @@ from jaxrnn.training.agreement import (
     training_facts,
 )
 from jaxrnn.training.batches import Batches, drawn_order, sequence_order
-from jaxrnn.training.callbacks import JSONL, Callback, JsonLines
+from jaxrnn.training.callbacks import HISTORY, Callback, LogFile
 from jaxrnn.training.checkpoints import Folder, open_folder
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.layout import check_model, make_layout
@@ -125,7 +125,7 @@ def fit(
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
             filterbank).
     """
-    model: Model = check_model(model)
+    network: Any = check_model(model)  # a waveform has the functions of a model
     check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")
     check_joined()
     if not is_primary():
@@ -150,32 +150,32 @@ def fit(
     else:
         order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
 
-    trained = trained_names(model, optimizer.train, optimizer.freeze)
-    start = start_values(model, params, trained, dtype)
-    warn_of_buffers(model, start, trained, optimizer)
+    trained = trained_names(network, optimizer.train, optimizer.freeze)
+    start = start_values(network, params, trained, dtype)
+    warn_of_buffers(network, start, trained, optimizer)
     frozen = {name: value for name, value in start.items() if name not in trained}
-    changed = {name: value for name, value in frozen.items() if digest(value) != digest(model.params[name])}
+    changed = {name: value for name, value in frozen.items() if digest(value) != digest(network.params[name])}
 
     first = order[0]
     assert first, "a batch has examples"
-    layout = make_layout(model, sequences, *source.get(first[0]))
+    layout = make_layout(network, sequences, *source.get(first[0]))
     if layout.reason:
         announce(
-            f"{model.label} is trained in {layout}, because {layout.reason}; "
+            f"{network.label} is trained in {layout}, because {layout.reason}; "
             f"mode and time_axis of `sequences` say otherwise",
             progress,
         )
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
-    forward = Forward(model, layout, loss, on_batches, dtype)
+    forward = Forward(network, layout, loss, on_batches, dtype)
     updates = Updates(forward, optimizer, placement, frozen)
     validator = None
     if validation is not None:
         whole = dataclasses.replace(layout, sequences=sequences.whole)
-        measured = Forward(model, whole, loss, functions, dtype)
+        measured = Forward(network, whole, loss, functions, dtype)
         validator = Validator(measured, validation, batch_size, devices)
     facts = training_facts(
-        model,
+        network,
         layout,
         start,
         trained,
@@ -205,8 +205,8 @@ def fit(
         if checkpoints is not None:
             folder = stack.enter_context(open_folder(checkpoints, placement))
             _resume(state, placement, folder, progress)
-            if not any(isinstance(each, JsonLines) for each in callbacks):
-                callbacks = (*callbacks, JsonLines(folder.path / JSONL))
+            if not any(isinstance(each, LogFile) and each.path.name == HISTORY for each in callbacks):
+                callbacks = (*callbacks, LogFile(folder.path / HISTORY))
         resumed_from = state.step
         loop = TrainingLoop(
             updates=updates,

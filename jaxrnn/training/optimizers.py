@@ -76,7 +76,7 @@ class Optimizer:
             return {"optimizer": "optax.GradientTransformation", **clipping}
         rate: Any = self._rate
         with jax.numpy_dtype_promotion("standard"):
-            rates = [float(rate(count)) for count in PROBED] if callable(rate) else rate
+            rates = rate if rate is None or isinstance(rate, float) else [float(rate(count)) for count in PROBED]
         plain = (bool, int, float, str, type(None))
         options = {name: x if isinstance(x, plain) else type(x).__name__ for name, x in self.options.items()}
         return {"optimizer": self.algorithm, "options": options, "learning_rate": rates, **clipping}

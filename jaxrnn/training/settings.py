@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import jax
@@ -31,14 +30,14 @@ from jaxrnn.settings.models import (
 )
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.agreement import check_alike
-from jaxrnn.training.callbacks import CSV, JSONL, TENSORBOARD, Callback, Csv, JsonLines, TensorBoard, WandB
+from jaxrnn.training.callbacks import Callback, make_log
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.examples import NpzFiles, make_source
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.optimizers import Optimizer, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
-from jaxrnn.training.recordings import Mixtures
+from jaxrnn.training.recordings import Drawn, Mixtures
 from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.validation import validate
 
@@ -59,9 +58,9 @@ class ExamplesSettings(Settings):
     arguments: dict[str, Any] = {}
     """The arguments of the function."""
     recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
-    """Instead of `npz`: sounds to mix, `jaxrnn.training.Mixtures`."""
+    """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
     count: PositiveInt | None = None
-    """Number of mixtures of `recordings` that stay the same; by default new ones for each update, 64 to validate."""
+    """Draw this number of examples once, of recordings or of a function that draws; 64 for validation."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -69,8 +68,8 @@ class ExamplesSettings(Settings):
             raise ValueError("expected one of npz, function and recordings")
         if self.function is None and self.arguments:
             raise ValueError("arguments are for a function")
-        if self.recordings is None and self.count is not None:
-            raise ValueError("count is for recordings")
+        if self.npz is not None and self.count is not None:
+            raise ValueError("count is for examples that are drawn; npz has a number of files")
         return self
 
 
@@ -86,27 +85,6 @@ class PartSettings(LossSettings):
 
     weight: float = 1.0
     """The factor of the loss in a sum."""
-
-
-class LogSettings(Settings):
-    """The logs of a training: their names, or the keys below."""
-
-    to: list[Literal["csv", "jsonl", "tensorboard", "wandb"]]
-    """The logs: `csv`, `jsonl`, `tensorboard` (needs tensorboardX), `wandb`. A run folder always has the second."""
-    folder: LocalPath | None = None
-    """The run folder; by default the folder of checkpoints."""
-    sounds: int = Field(0, ge=0)
-    """Number of validation examples whose sounds are logged to `tensorboard` and `wandb` after each validation."""
-    rate: PositiveInt | None = None
-    """Samples per second of the sounds; by default the rate of `data.recordings`, or 16000."""
-    project: str = "jaxrnn"
-    """The project of `wandb`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_names(cls, value: Any) -> Any:
-        names = [value] if isinstance(value, str) else value
-        return {"to": names} if isinstance(names, list) else names
 
 
 class ValidationSettings(ExamplesSettings):
@@ -171,7 +149,7 @@ class TrainingSettings(Settings):
     """Examples for validation. The result has the parameters with the best validation loss."""
     checkpoints: Annotated[dict[str, Any], Options(Checkpoints, short="folder")] | None = None
     """Checkpoints, from which an interrupted run continues: a folder, or the keys below."""
-    log: LogSettings | None = None
+    log: Annotated[dict[str, Any], Options(make_log, short="to")] | None = None
     """Logs beside the history: a list such as `[tensorboard, csv]`, or the keys below."""
     params: LocalPath | None = None
     """A folder of checkpoints with initial parameters, in place of those of the file."""
@@ -196,7 +174,7 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _has_places(self) -> Self:
-        if self.log is not None and self.log.folder is None and self.checkpoints is None:
+        if self.log is not None and self.log["folder"] is None and self.checkpoints is None:
             raise ValueError("log needs a folder: give log.folder or checkpoints")
         if self.symbol is not None and self.stft is None:
             raise ValueError("symbol is for a network with stft; sequences.time_axis names the time of others")
@@ -325,49 +303,34 @@ def _model(file: File) -> tuple[Model, Model | Waveform, Mapping[str, Any]]:
 def _loss(file: File) -> Loss:
     """Build the loss, or the weighted sum of a list."""
     given = file.settings.loss
-    parts = given if isinstance(given, list) else [given]
-    keys = [("loss", place) for place in range(len(parts))] if isinstance(given, list) else [("loss",)]
-
-    def make(part: PartSettings, *keys: str | int) -> Loss:
-        return _function(file, part, "loss", losses.LOSSES, *keys)
-
+    parts = (
+        {("loss", place): part for place, part in enumerate(given)} if isinstance(given, list) else {("loss",): given}
+    )
     made = file.together(
-        {str(place): functools.partial(make, part, *keys[place]) for place, part in enumerate(parts)}
-    ).values()
-    if len(parts) == 1 and parts[0].weight == 1:
-        return next(iter(made))
+        {
+            str(keys): functools.partial(_function, file, part, "loss", losses.LOSSES, *keys)
+            for keys, part in parts.items()
+        }
+    )
     with file.at("loss"):
-        return losses.weighted_sum([(part.weight, loss) for part, loss in zip(parts, made, strict=False)])
+        return losses.weighted_sum(
+            [(part.weight, made[str(keys)]) for keys, part in parts.items() if str(keys) in made]
+        )
 
 
 def _logs(file: File) -> list[Callback]:
     log, checkpoints, data = (getattr(file.settings, key) for key in ("log", "checkpoints", "data"))
     if log is None:
         return []
-    folder = Path(log.folder or checkpoints["folder"])
-    sounds = {"sounds": log.sounds, "rate": log.rate or (data.recordings or {}).get("rate", 16_000)}
-    make: dict[str, Callable[[], Callback]] = {
-        "jsonl": lambda: JsonLines(folder / JSONL),
-        "csv": lambda: Csv(folder / CSV),
-        "tensorboard": lambda: TensorBoard(folder / TENSORBOARD, **sounds),
-        "wandb": lambda: WandB(folder, **sounds, project=log.project),
-    }
-
-    def made(name: str) -> Callback:
-        with file.at("log"):
-            return make[name]()
-
-    names = dict.fromkeys([*log.to, "jsonl"])
-    return list(file.together({name: functools.partial(made, name) for name in names}).values())
+    rate = log["rate"] or (data.recordings or {}).get("rate")
+    with file.at("log"):
+        return make_log(**log | {"folder": log["folder"] or checkpoints["folder"], "rate": rate})
 
 
 def _validation(file: File) -> Validation | None:
     if (validation := file.settings.validation) is None:
         return None
-    examples = _examples(file, validation, "validation")
-    if isinstance(examples, Mixtures):
-        examples = examples.fixed(64)
-    return Validation(examples, validation.every, validation.patience)
+    return Validation(_examples(file, validation, "validation"), validation.every, validation.patience)
 
 
 def _without_folders(value: Any) -> Any:
@@ -409,12 +372,14 @@ def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
     if settings.npz is not None:
         with file.at(key, "npz"):
             return NpzFiles(settings.npz)
+    count, source = settings.count or (64 if key == "validation" and settings.recordings else None), "recordings"
     if settings.recordings is not None:
-        with file.at(key, "recordings"):
-            mixtures = Mixtures(**settings.recordings)
-            return mixtures if settings.count is None else mixtures.fixed(settings.count)
-    assert settings.function is not None, "it has one of the three"
-    examples = file.call(settings.function, settings.arguments, key)
-    with file.at(key, "function"):
+        with file.at(key, source):
+            examples = Mixtures(**settings.recordings)
+    else:
+        assert settings.function is not None, "it has one of the three"
+        examples, source = file.call(settings.function, settings.arguments, key), "function"
+    with file.at(key, source):
+        examples = examples if count is None else Drawn(examples, count)
         make_source(examples, 0 if key == "data" else None, what=key)
     return examples

@@ -59,13 +59,13 @@ def validate(
         StateError: The model forgets its state, so it has no steps.
         MissingPackageError: Grain is missing.
     """
-    model = check_model(model)
+    network: Any = check_model(model)
     check_count("batch_size", batch_size)
     functions = check_functions(loss, metrics)
     dtype = compute_type(dtype)
-    values = copied(model, params, dtype)
-    layout = make_layout(model, sequences.whole, *make_source(data, None).get(0))
-    validator = Validator(Forward(model, layout, loss, functions, dtype), Validation(data), batch_size, devices)
+    values = copied(network, params, dtype)
+    layout = make_layout(network, sequences.whole, *make_source(data, None).get(0))
+    validator = Validator(Forward(network, layout, loss, functions, dtype), Validation(data), batch_size, devices)
     check_alike(validator.placement, {"parameters": digest_of_all(values), "batch_size": batch_size})
     with jax.enable_x64(layout.wide):
         return validator(validator.placement.replicate(values))

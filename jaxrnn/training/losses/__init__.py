@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxrnn.training.losses.classes import binary_cross_entropy, cross_entropy, ctc
-from jaxrnn.training.losses.combined import OF_SOURCES, permutation_invariant, weighted_sum
-from jaxrnn.training.losses.frames import Loss, Output, TimeAxis
-from jaxrnn.training.losses.signals import mean_absolute_error, mse, multi_resolution_stft, si_sdr, spectral_mse
+from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, weighted_sum
+from jaxrnn.training.losses.signals import (
+    mean_absolute_error,
+    mse,
+    multi_resolution_stft,
+    permutation_invariant,
+    si_sdr,
+    spectral_mse,
+)
 
 __all__ = [
     "LOSSES",
@@ -33,8 +39,17 @@ __dir__ = __all__.copy
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
-    **OF_SOURCES,
-    "ctc": ctc,
-    "permutation_invariant": permutation_invariant,
+    make.__name__: make
+    for make in (
+        binary_cross_entropy,
+        cross_entropy,
+        ctc,
+        mean_absolute_error,
+        mse,
+        multi_resolution_stft,
+        permutation_invariant,
+        si_sdr,
+        spectral_mse,
+    )
 }
 """The losses by name, as a file of settings calls them."""
