@@ -165,7 +165,7 @@ def check_options(
 class Options:
     """The annotation of a key whose inner keys are arguments of a Python function; the value is a dict of arguments.
 
-    ``names`` are the arguments that are keys, by default all, and ``short`` is the argument that a plain text gives.
+    ``names`` are the arguments that are keys, by default all, and ``short`` is the argument that a plain text or list gives.
     """
 
     function: Callable[..., Any]
@@ -177,7 +177,7 @@ class Options:
         return core_schema.with_info_plain_validator_function(self._validate)
 
     def _validate(self, value: Any, info: ValidationInfo) -> dict[str, Any]:
-        if self.short is not None and isinstance(value, str | Location):
+        if self.short is not None and isinstance(value, str | Location | list):
             try:
                 return self._checked({self.short: value}, info)
             except SettingsError as error:

@@ -17,6 +17,8 @@ import numpy as np
 from jaxrnn._files.messages import as_json
 from jaxrnn.errors import InputError, check_count, optional_package
 
+#: The logs of `make_log`.
+Name = Literal["csv", "jsonl", "tensorboard", "wandb"]
 #: The file of the history, which a folder of checkpoints always has.
 HISTORY = "history.jsonl"
 #: The most rows of an array that are logged as sounds.
@@ -198,7 +200,7 @@ class WandB(TensorBoard):
 
 
 def make_log(
-    to: list[Literal["csv", "jsonl", "tensorboard", "wandb"]],
+    to: Name | list[Name],
     folder: str | os.PathLike[str] | None = None,
     sounds: int = 0,
     rate: int | None = None,
@@ -220,4 +222,4 @@ def make_log(
         "tensorboard": lambda: TensorBoard(place / "tensorboard", *heard),
         "wandb": lambda: WandB(place, *heard, project),
     }
-    return [make[name]() for name in dict.fromkeys([*to, "jsonl"])]
+    return [make[name]() for name in dict.fromkeys([*([to] if isinstance(to, str) else to), "jsonl"])]

@@ -174,7 +174,7 @@ class TrainingSettings(Settings):
 
     @model_validator(mode="after")
     def _has_places(self) -> Self:
-        if self.log is not None and self.log["folder"] is None and self.checkpoints is None:
+        if isinstance(self.log, dict) and self.log.get("folder") is None and self.checkpoints is None:
             raise ValueError("log needs a folder: give log.folder or checkpoints")
         if self.symbol is not None and self.stft is None:
             raise ValueError("symbol is for a network with stft; sequences.time_axis names the time of others")
