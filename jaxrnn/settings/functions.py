@@ -165,7 +165,7 @@ def check_options(
 class Options:
     """The annotation of a key whose inner keys are arguments of a Python function; the value is a dict of arguments.
 
-    ``names`` are the arguments that are keys, by default all, and ``short`` is the argument that a plain text or list gives.
+    ``names`` are the arguments that are keys, by default all; a plain text or list gives the argument ``short``.
     """
 
     function: Callable[..., Any]

@@ -1,7 +1,7 @@
 """Training: fine-tune an imported model, measure it, and read checkpoints."""
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.callbacks import Callback, LogFile, Running, TensorBoard, WandB
+from jaxrnn.training.callbacks import Callback, Running, logs
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.optimizers import Optimizer
@@ -13,17 +13,15 @@ __all__ = [
     "Callback",
     "Checkpoints",
     "Fitted",
-    "LogFile",
     "Mixtures",
     "Optimizer",
     "Running",
     "Sequences",
-    "TensorBoard",
     "TrainingError",
     "Validation",
-    "WandB",
     "fit",
     "load_checkpoint",
+    "logs",
     "validate",
 ]
 __dir__ = __all__.copy

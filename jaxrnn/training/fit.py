@@ -106,8 +106,8 @@ def fit(
         dtype: Compute dtype, as in `Model.apply`. Trained parameters stay in the types of the file.
         seed: The random seed.
         progress: True to show a progress bar on standard error; by default if standard error is a terminal.
-        callbacks: Objects that watch the training, such as `jaxrnn.training.TensorBoard`. With a folder of checkpoints,
-            its file ``history.jsonl`` always has the history.
+        callbacks: Objects that watch the training, such as those of `jaxrnn.training.logs`. With a folder of
+            checkpoints, its file ``history.jsonl`` always has the history.
 
     Returns:
         Parameters and history.

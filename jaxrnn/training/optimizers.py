@@ -9,7 +9,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -84,9 +84,9 @@ class Optimizer:
     @property
     def _rate(self) -> Any:
         """Return the learning rate as a number or a schedule; None if a line search finds it."""
-        if self.learning_rate is None and self.algorithm in LINE_SEARCHES:
-            return None
-        rate = 1e-3 if self.learning_rate is None else self.learning_rate
+        rate = self.learning_rate
+        if rate is None:
+            return None if self.algorithm in LINE_SEARCHES else 1e-3
         return rate if callable(rate) else _positive("learning_rate", rate)
 
     @functools.cached_property
@@ -99,25 +99,18 @@ class Optimizer:
             # The learning rate is in the state, where the history finds it.
             make, rate = find_optimizer(core), self._rate
             others = inspect.signature(make).parameters.keys() - {"learning_rate"}
-            if core in LINE_SEARCHES:
-                with refusals_of(make):
-                    core = make(learning_rate=rate, **self.options)
-                return self._chained(*parts, core)
             with refusals_of(make):
-                make(learning_rate=rate(0) if callable(rate) else rate, **self.options)  # raises errors now
-                injected = optax.inject_hyperparams(make, static_args=tuple(others))
-                core = injected(learning_rate=rate, **self.options)
+                core = make(learning_rate=rate(0) if callable(rate) else rate, **self.options)  # raises errors now
+                if rate is not None:
+                    injected = optax.inject_hyperparams(make, static_args=tuple(others))
+                    core = injected(learning_rate=rate, **self.options)
         elif self.learning_rate is not None or self.options:
             option = "options" if self.learning_rate is None else "learning_rate"
             raise InputError(
                 f"{option} goes with the name of an optimizer; an optax.GradientTransformation has its own"
             )
-        return self._chained(*parts, core)
-
-    def _chained(self, *parts: Any) -> optax.GradientTransformationExtraArgs:
-        optax = _optax()
-        averaged = [] if self.average is None else [_averaging(self.average)]
-        return optax.with_extra_args_support(optax.chain(*parts, *averaged))
+        parts += [core] if self.average is None else [core, _averaging(self.average)]
+        return optax.with_extra_args_support(optax.chain(*parts))
 
     def init(self, params: Any) -> Any:
         """Return the state before the first update."""
@@ -174,11 +167,8 @@ def learning_rate(state: Any) -> jax.Array | None:
     return rates[0][1].astype(jnp.float32) if len(rates) == 1 else None
 
 
-class Average(NamedTuple):
-    """The state of a moving average: the number of updates, and the averages."""
-
-    updates: jax.Array
-    params: Any
+#: The key of moving averages in the state of an optimizer.
+_AVERAGE = "jaxrnn.average"
 
 
 def _averaging(decay: float) -> optax.GradientTransformation:
@@ -189,33 +179,26 @@ def _averaging(decay: float) -> optax.GradientTransformation:
     """
     optax = _optax()
 
-    def init(params: Any) -> Average:
-        return Average(jnp.zeros((), jnp.int32), params)
+    def init(params: Any) -> Any:
+        return {_AVERAGE: params, "updates": jnp.zeros((), jnp.int32)}
 
-    def update(changes: Any, state: Average, params: Any = None, **_: Any) -> tuple[Any, Average]:
-        count = state.updates + 1
+    def update(changes: Any, state: Any, params: Any = None, **_: Any) -> tuple[Any, Any]:
+        count = state["updates"] + 1
         share = 1 - jnp.minimum(decay, (1 + count) / (10 + count))
-        new = optax.apply_updates(params, changes)
-        return changes, Average(count, optax.incremental_update(new, state.params, share))
+        average = optax.incremental_update(optax.apply_updates(params, changes), state[_AVERAGE], share)
+        return changes, {_AVERAGE: average, "updates": count}
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def averages(state: Any) -> dict[str, jax.Array] | None:
     """Return the moving averages in the state of an optimizer, or None without an average."""
-    found = [leaf for leaf in _states(state) if isinstance(leaf, Average)]
-    return found[0].params if found else None
+    return _optax().tree_utils.tree_get(state, _AVERAGE)
 
 
 def skips_updates(state: Any) -> bool:
     """Return True if ``optax.apply_if_finite`` leaves out updates that are not finite."""
-    return any(isinstance(leaf, _optax().ApplyIfFiniteState) for leaf in _states(state))
-
-
-def _states(state: Any) -> list[Any]:
-    """Return the parts of an optimizer's state that are looked for, and all other leaves."""
-    kinds = (Average, _optax().ApplyIfFiniteState)
-    return jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, kinds))
+    return bool(_optax().tree_utils.tree_get_all_with_path(state, "notfinite_count"))
 
 
 def optimizer_names() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ CLEAN = "clean"
 LISTED = ", ".join(SOUNDS)
 #: A part with no sample above this value, full scale 1, is silent; this many parts are drawn until one is not.
 AUDIBLE, TRIES = 1e-3, 100
-#: The most samples of an example, of all its voices together.
+#: The most samples of an example or of all examples for validation.
 MAX_SAMPLES = 2**26
 #: The longest impulse response in seconds, and the largest level or ratio.
 MAX_RESPONSE, MAX_DECIBELS = 60, 200
@@ -111,6 +111,13 @@ class Mixtures:
             facts[kind] = f"{len(sounds)} sounds {hashlib.blake2b(names.encode(), digest_size=8).hexdigest()}"
         return facts
 
+    def drawn(self, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+        """Return examples that stay the same, for `Validation`; all are in memory."""
+        if check_count("count", count) * self.length * self.speakers > MAX_SAMPLES:
+            raise InputError(f"{count} mixtures of {self.seconds:g} s have more than {MAX_SAMPLES:,} samples")
+        # Unlike the mixtures that a training draws with the same seed.
+        return [self(np.random.default_rng([seed, number, 1])) for number in range(count)]
+
     def __call__(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw an example: the mixture and the clean sound."""
         level, chosen, voices, targets = rng.uniform(*self.level), [], [], []
@@ -170,24 +177,6 @@ class Mixtures:
     def _read(self, path: Location) -> np.ndarray:
         sound = open_recording(path, self.rate)
         return sound.part(0, sound.length)[SAMPLES].astype(np.float64)
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawn(Sequence[dict[str, np.ndarray]]):
-    """Examples of a function that draws them, always the same: each depends only on the seed and its number."""
-
-    draw: Callable[[np.random.Generator], Any]
-    size: int
-    seed: int = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < self.size:
-            raise IndexError(index)
-        # Apart from the examples that a training draws with the same seed.
-        return self.draw(np.random.default_rng([self.seed, index, 1]))
 
 
 def _sounds_in(kind: str, places: Sounds | None) -> list[Location]:

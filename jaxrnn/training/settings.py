@@ -30,14 +30,14 @@ from jaxrnn.settings.models import (
 )
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.agreement import check_alike
-from jaxrnn.training.callbacks import Callback, make_log
+from jaxrnn.training.callbacks import Callback, logs
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.examples import NpzFiles, make_source
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.optimizers import Optimizer, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
-from jaxrnn.training.recordings import Drawn, Mixtures
+from jaxrnn.training.recordings import Mixtures
 from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.validation import validate
 
@@ -59,8 +59,6 @@ class ExamplesSettings(Settings):
     """The arguments of the function."""
     recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
     """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
-    count: PositiveInt | None = None
-    """Draw this number of examples once, of recordings or of a function that draws; 64 for validation."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -68,8 +66,6 @@ class ExamplesSettings(Settings):
             raise ValueError("expected one of npz, function and recordings")
         if self.function is None and self.arguments:
             raise ValueError("arguments are for a function")
-        if self.npz is not None and self.count is not None:
-            raise ValueError("count is for examples that are drawn; npz has a number of files")
         return self
 
 
@@ -90,6 +86,8 @@ class PartSettings(LossSettings):
 class ValidationSettings(ExamplesSettings):
     """Examples for validation, and early stopping."""
 
+    count: PositiveInt = 64
+    """Number of mixtures of `recordings`."""
     every: PositiveInt = 100
     """Updates between validations."""
     patience: PositiveInt | None = None
@@ -149,7 +147,7 @@ class TrainingSettings(Settings):
     """Examples for validation. The result has the parameters with the best validation loss."""
     checkpoints: Annotated[dict[str, Any], Options(Checkpoints, short="folder")] | None = None
     """Checkpoints, from which an interrupted run continues: a folder, or the keys below."""
-    log: Annotated[dict[str, Any], Options(make_log, short="to")] | None = None
+    log: Annotated[dict[str, Any], Options(logs, short="to")] | None = None
     """Logs beside the history: a list such as `[tensorboard, csv]`, or the keys below."""
     params: LocalPath | None = None
     """A folder of checkpoints with initial parameters, in place of those of the file."""
@@ -303,19 +301,12 @@ def _model(file: File) -> tuple[Model, Model | Waveform, Mapping[str, Any]]:
 def _loss(file: File) -> Loss:
     """Build the loss, or the weighted sum of a list."""
     given = file.settings.loss
-    parts = (
-        {("loss", place): part for place, part in enumerate(given)} if isinstance(given, list) else {("loss",): given}
-    )
-    made = file.together(
-        {
-            str(keys): functools.partial(_function, file, part, "loss", losses.LOSSES, *keys)
-            for keys, part in parts.items()
-        }
-    )
+    parts = given if isinstance(given, list) else [given]
+    places = [("loss", place) if isinstance(given, list) else ("loss",) for place in range(len(parts))]
+    makers = [functools.partial(_function, file, part, "loss", losses.LOSSES) for part in parts]
+    made = file.together({str(keys): functools.partial(make, *keys) for make, keys in zip(makers, places, strict=True)})
     with file.at("loss"):
-        return losses.weighted_sum(
-            [(part.weight, made[str(keys)]) for keys, part in parts.items() if str(keys) in made]
-        )
+        return losses.weighted_sum(list(zip([part.weight for part in parts], made.values(), strict=True)))
 
 
 def _logs(file: File) -> list[Callback]:
@@ -324,7 +315,7 @@ def _logs(file: File) -> list[Callback]:
         return []
     rate = log["rate"] or (data.recordings or {}).get("rate")
     with file.at("log"):
-        return make_log(**log | {"folder": log["folder"] or checkpoints["folder"], "rate": rate})
+        return logs(**log | {"folder": log["folder"] or checkpoints["folder"], "rate": rate})
 
 
 def _validation(file: File) -> Validation | None:
@@ -360,10 +351,10 @@ def _optimizer(file: File) -> Optimizer:
                 rate = make(**options)
                 float(rate(0))
     with file.at("optimizer"):
-        given = {} if rate is None else {"learning_rate": rate}
-        options = check_options(find_optimizer(settings.name), {"learning_rate": 1.0, **settings.options, **given})
-        rate = options.pop("learning_rate") if given else None
-        options.pop("learning_rate", None)
+        given = {"learning_rate": 1.0 if rate is None else rate}  # optimizers differ in whether they need one
+        options = check_options(find_optimizer(settings.name), {**settings.options, **given})
+        checked = options.pop("learning_rate")
+        rate = rate if rate is None else checked
         common = settings.model_dump(include={"clip_norm", "train", "freeze", "average"})
         return Optimizer(settings.name, rate, **common, options=options)
 
@@ -372,14 +363,12 @@ def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
     if settings.npz is not None:
         with file.at(key, "npz"):
             return NpzFiles(settings.npz)
-    count, source = settings.count or (64 if key == "validation" and settings.recordings else None), "recordings"
     if settings.recordings is not None:
-        with file.at(key, source):
-            examples = Mixtures(**settings.recordings)
-    else:
-        assert settings.function is not None, "it has one of the three"
-        examples, source = file.call(settings.function, settings.arguments, key), "function"
-    with file.at(key, source):
-        examples = examples if count is None else Drawn(examples, count)
+        with file.at(key, "recordings"):
+            mixtures = Mixtures(**settings.recordings)
+            return mixtures.drawn(settings.count) if isinstance(settings, ValidationSettings) else mixtures
+    assert settings.function is not None, "it has one of the three"
+    examples = file.call(settings.function, settings.arguments, key)
+    with file.at(key, "function"):
         make_source(examples, 0 if key == "data" else None, what=key)
     return examples

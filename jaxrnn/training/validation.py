@@ -80,6 +80,7 @@ class Validator:
         self._order = sequence_order(self._count, size)
         self.placement = Placement(devices, size)
         source = make_source(options.data, None)
+        forward.layout.read(*source.get(0))  # raises errors before the training
         examples = digest_of_examples(self.placement, source, forward.layout)
         check_alike(self.placement, {"validation examples": self._count, "examples in validation": examples})
         self._source, self._batches = source, Batches(source, forward.layout, self.placement)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from jaxrnn.training.losses.classes import binary_cross_entropy, cross_entropy, ctc
 from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, weighted_sum
 from jaxrnn.training.losses.signals import (
+    SIGNALS,
     mean_absolute_error,
     mse,
     multi_resolution_stft,
@@ -39,17 +40,7 @@ __dir__ = __all__.copy
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
-    make.__name__: make
-    for make in (
-        binary_cross_entropy,
-        cross_entropy,
-        ctc,
-        mean_absolute_error,
-        mse,
-        multi_resolution_stft,
-        permutation_invariant,
-        si_sdr,
-        spectral_mse,
-    )
+    **{make.__name__: make for make in (binary_cross_entropy, cross_entropy, ctc, permutation_invariant)},
+    **SIGNALS,
 }
 """The losses by name, as a file of settings calls them."""

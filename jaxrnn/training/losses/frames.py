@@ -53,6 +53,8 @@ def weighted_sum(parts: Sequence[tuple[float, Loss]]) -> Loss:
     parts = list(parts)
     if not parts or not all(np.isfinite(weight) for weight, _ in parts):
         raise InputError(f"a sum needs losses with finite weights, not {[weight for weight, _ in parts]}")
+    if len(parts) == 1 and parts[0][0] == 1:
+        return parts[0][1]
 
     def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
         return jnp.sum(jnp.stack([weight * part(outputs, example, mask) for weight, part in parts]))
