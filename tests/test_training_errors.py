@@ -163,7 +163,7 @@ MISTAKES = {
     "all frozen": ({"freeze": "*"}, "leaves no parameter to train"),
     "params": ({"params": {"W": 1}}, "params: 'R' is missing"),
     "optimizer": ({"optimizer": "Adam"}, r"no optimizer 'Adam' .* \(did you mean 'adam'\?\)"),
-    "line search": ({"optimizer": "lbfgs"}, "optimizer 'lbfgs'"),
+    "average": ({"average": 1.0}, "average is a decay between 0 and 1, not 1.0"),
     "two rates": ({"optimizer": optax.sgd(0.1), "learning_rate": 0.2}, "learning_rate goes with the name"),
     "option": ({"options": {"b3": 1}}, "optax.adam does not take these arguments: .*'b3'"),
     "options of no name": ({"optimizer": optax.sgd(0.1), "options": {"momentum": 1}}, "options goes with the name"),

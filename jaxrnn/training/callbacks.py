@@ -10,14 +10,13 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from jaxrnn._files.messages import as_json, near_or_all
 from jaxrnn.errors import InputError, check_count, optional_package
 
-Log = Literal["csv", "jsonl", "tensorboard", "wandb"]
 #: The file of the history, which a folder of checkpoints always has.
 HISTORY = "history.jsonl"
 #: The most rows of an array that are logged as sounds.
@@ -56,7 +55,7 @@ class Callback:
 
 
 def logs(
-    to: Log | list[Log],
+    to: str | list[str],
     folder: str | os.PathLike[str] | None = None,
     sounds: int = 0,
     rate: int | None = None,
@@ -81,7 +80,7 @@ def logs(
         MissingPackageError: tensorboardX or wandb is missing.
     """
     if folder is None:
-        raise InputError("logs need a folder")
+        raise InputError("logs need a folder, or checkpoints")
     sounds, rate = check_count("sounds", sounds, 0), check_count("rate", 16_000 if rate is None else rate)
     make: dict[str, Callable[[], Callback]] = {
         "csv": lambda: LogFile(Path(folder) / "history.csv"),

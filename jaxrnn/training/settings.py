@@ -171,9 +171,7 @@ class TrainingSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _has_places(self) -> Self:
-        if isinstance(self.log, dict) and self.log.get("folder") is None and self.checkpoints is None:
-            raise ValueError("log needs a folder: give log.folder or checkpoints")
+    def _has_transforms(self) -> Self:
         if self.symbol is not None and self.stft is None:
             raise ValueError("symbol is for a network with stft; sequences.time_axis names the time of others")
         return self
@@ -315,7 +313,7 @@ def _logs(file: File) -> list[Callback]:
         return []
     rate = log["rate"] or (data.recordings or {}).get("rate")
     with file.at("log"):
-        return logs(**log | {"folder": log["folder"] or checkpoints["folder"], "rate": rate})
+        return logs(**log | {"folder": log["folder"] or (checkpoints or {}).get("folder"), "rate": rate})
 
 
 def _validation(file: File) -> Validation | None:
