@@ -123,10 +123,6 @@ class TrainingSettings(Settings):
 
     model: ModelSettings
     """The network: its ONNX file, or the keys below."""
-    stft: Annotated[dict[str, Any], Options(waveform_of, names=STFT)] | None = None
-    """For a network over spectra: the transforms around it. It is trained from `samples` to `audio`."""
-    symbol: str | None = None
-    """With `stft`: the time dimension of an offline network; by default the network takes a frame a step."""
     data: ExamplesSettings
     """The examples to train on."""
     loss: PartSettings | list[PartSettings]
@@ -143,6 +139,10 @@ class TrainingSettings(Settings):
     """The optimizer: a name, or the keys below."""
     sequences: Annotated[dict[str, Any], Options(Sequences)] = Field({}, validate_default=True)
     """The way in which the model runs over sequences."""
+    stft: Annotated[dict[str, Any], Options(waveform_of, names=STFT)] | None = None
+    """For a network over spectra: the transforms around it. It is trained from `samples` to `audio`."""
+    symbol: str | None = None
+    """With `stft`: the time dimension of an offline network; by default the network takes a frame a step."""
     validation: ValidationSettings | None = None
     """Examples for validation. The result has the parameters with the best validation loss."""
     checkpoints: Annotated[dict[str, Any], Options(Checkpoints, short="folder")] | None = None
@@ -296,15 +296,17 @@ def _model(file: File) -> tuple[Model, Model | Waveform, Mapping[str, Any]]:
         return model, trained, model.params if folder is None else load_checkpoint(folder, model)
 
 
-def _loss(file: File) -> Loss:
+def _loss(file: File) -> Loss | None:
     """Build the loss, or the weighted sum of a list."""
     given = file.settings.loss
     parts = given if isinstance(given, list) else [given]
     places = [("loss", place) if isinstance(given, list) else ("loss",) for place in range(len(parts))]
     makers = [functools.partial(_function, file, part, "loss", losses.LOSSES) for part in parts]
     made = file.together({str(keys): functools.partial(make, *keys) for make, keys in zip(makers, places, strict=True)})
+    if len(made) < len(parts):
+        return None  # a part read a faulty key
     with file.at("loss"):
-        return losses.weighted_sum(list(zip([part.weight for part in parts], made.values(), strict=True)))
+        return losses.weighted_sum([(part.weight, loss) for part, loss in zip(parts, made.values(), strict=True)])
 
 
 def _logs(file: File) -> list[Callback]:
