@@ -255,7 +255,7 @@ def metric_of(name, /, **options):
         (lambda: losses.permutation_invariant("mse", "y", "sources", scale=1), "unexpected keyword argument 'scale'"),
         (
             lambda: losses.permutation_invariant("mse", "y", "sources", axis=1),
-            "'sources' is float32[3, 1, 9], but",
+            "'sources' is float32[3, 1, 9], with sources first",
         ),
         (lambda: losses.weighted_sum([]), "a sum needs losses"),
         (lambda: losses.weighted_sum([(float("nan"), losses.mse("y", "wanted"))]), "finite weights, not [nan]"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib
+import io
 import json
 import os
 import uuid
@@ -81,17 +82,19 @@ def logs(
     """
     if folder is None:
         raise InputError("logs need a folder, or checkpoints")
-    sounds, rate = check_count("sounds", sounds, 0), check_count("rate", 16_000 if rate is None else rate)
+    place, heard = (
+        Path(folder),
+        (check_count("sounds", sounds, 0), check_count("rate", 16_000 if rate is None else rate)),
+    )
     make: dict[str, Callable[[], Callback]] = {
-        "csv": lambda: LogFile(Path(folder) / "history.csv"),
-        "jsonl": lambda: LogFile(Path(folder) / HISTORY),
-        "tensorboard": lambda: _TensorBoard("tensorboardX", ["log"], Path(folder) / "tensorboard", sounds, rate),
-        "wandb": lambda: _WandB("wandb", [], Path(folder), sounds, rate, project),
+        "csv": lambda: LogFile(place / "history.csv"),
+        "jsonl": lambda: LogFile(place / HISTORY),
+        "tensorboard": lambda: _TensorBoard("tensorboardX", ["log"], place / "tensorboard", *heard),
+        "wandb": lambda: _WandB("wandb", [], place, *heard, project),
     }
     names = dict.fromkeys([*([to] if isinstance(to, str) else to), "jsonl"])
-    for name in names:
-        if name not in make:
-            raise InputError(f"there is no log {name!r}{near_or_all(name, make)}")
+    if unknown := [name for name in names if name not in make]:
+        raise InputError(f"there is no log {unknown[0]!r}{near_or_all(unknown[0], make)}")
     return [make[name]() for name in names]
 
 
@@ -99,7 +102,7 @@ class LogFile(Callback):
     """A JSON object or a CSV row per update. A resumed training replaces the file by the history."""
 
     def __init__(self, path: Path):
-        self.path, self._columns, self._file = path.absolute(), [], None
+        self.path, self._file, self._table = path.absolute(), io.StringIO(), None
 
     def begin(self, training: Running) -> None:
         """Write the history."""
@@ -109,33 +112,29 @@ class LogFile(Callback):
             self._file = self.path.open("w", encoding="utf-8", newline="")
         except OSError as error:
             raise InputError(f"{self.path} cannot be written: {error.strerror or error}") from error
-        self._columns = list(dict.fromkeys(key for record in training.history for key in record))
-        self._write(([dict(zip(self._columns, self._columns, strict=True))] * self._is_table, training.history))
+        if self.path.suffix == ".csv":
+            columns = dict.fromkeys(key for record in training.history for key in record)
+            self._table = csv.DictWriter(self._file, list(columns))
+            self._table.writeheader()
+        self._write(training.history)
 
     def update(self, record: Mapping[str, Any], training: Running) -> None:
         """Add a line."""
-        if self._is_table and not record.keys() <= set(self._columns):
+        if self._table is not None and not record.keys() <= set(self._table.fieldnames):
             self.begin(training)  # with new columns, as of a validation
         else:
-            self._write(([record],))
+            self._write([record])
 
-    @property
-    def _is_table(self) -> bool:
-        return self.path.suffix == ".csv"
-
-    def _write(self, parts: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        assert self._file is not None, "it has begun"
-        records = (record for part in parts for record in part)
-        if self._is_table:
-            csv.writer(self._file).writerows([record.get(key, "") for key in self._columns] for record in records)
+    def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
+        if self._table is not None:
+            self._table.writerows(records)
         else:
             self._file.writelines(json.dumps(as_json(record)) + "\n" for record in records)
         self._file.flush()
 
     def end(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
 @dataclasses.dataclass

@@ -84,6 +84,7 @@ class Validator:
         examples = digest_of_examples(self.placement, source, forward.layout)
         check_alike(self.placement, {"validation examples": self._count, "examples in validation": examples})
         self._source, self._batches = source, Batches(source, forward.layout, self.placement)
+        self._run = jax.jit(functools.partial(forward.run, ragged=False))
         self._forward, self._carry = forward, fresh_carry(forward, self.placement)
 
         def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:
@@ -95,21 +96,12 @@ class Validator:
 
     def examples(self, params: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
         """Yield the arrays and the outputs of the first examples, for parameters on one device."""
-        layout = self._forward.layout
+        forward, layout = self._forward, self._forward.layout
+        state = {} if layout.mode == "apply" else forward.model.init()
         for number in range(min(count, self._count)):
             example = layout.read(*self._source.get(number))
-            outputs, _ = self._run(params, example, np.ones(layout.frames(example), bool))
+            outputs, _ = self._run(params, state, example, np.ones(layout.frames(example), bool))
             yield {**example, **jax.device_get(outputs)}
-
-    @functools.cached_property
-    def _run(self) -> Callable[..., Any]:
-        forward = self._forward
-
-        def run(params: Any, example: Any, mask: Any) -> Any:
-            state = {} if forward.layout.mode == "apply" else forward.model.init()
-            return forward.run(params, state, example, mask, False)
-
-        return jax.jit(run)
 
     def __call__(self, params: Mapping[str, Any]) -> dict[str, float]:
         """Return the mean loss and metrics for replicated parameters."""

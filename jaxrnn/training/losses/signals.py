@@ -245,23 +245,19 @@ def permutation_invariant(
 
     def best(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
         estimates, references = read_output(outputs, example, output), read_target(example, target)
-        if (
-            not -estimates.ndim <= axis < estimates.ndim
-            or len(references) != estimates.shape[axis]
-            or not len(references)
-        ):
-            raise InputError(f"{target!r} is {describe(references)}, but axis {axis} of {describe(estimates)} is other")
-        count = len(references)
-        if count > MAX_SOURCES:
-            raise InputError(f"{target!r} has {count} sources; the orders of at most {MAX_SOURCES} are compared")
-        pairs = jnp.stack(
-            [
-                jnp.stack([of_source({**outputs, "it": x}, {**example, "it": y}, mask) for y in references])
-                for x in jnp.moveaxis(estimates, axis, 0)
-            ]
-        )
-        orders = np.array(list(itertools.permutations(range(count))), np.int32)
-        return jnp.min(jnp.mean(pairs[np.arange(count, dtype=np.int32), orders], axis=1))
+        sources = estimates.shape[axis] if -estimates.ndim <= axis < estimates.ndim else 0
+        if sources != len(references) or not 0 < sources <= MAX_SOURCES:
+            raise InputError(
+                f"{target!r} is {describe(references)}, with sources first, and the output is {describe(estimates)}, "
+                f"with sources along axis {axis}: give 1 to {MAX_SOURCES} sources in both"
+            )
+
+        def pair(estimate: jax.Array, reference: jax.Array) -> jax.Array:
+            return of_source({**outputs, "it": estimate}, {**example, "it": reference}, mask)
+
+        pairs = jnp.stack([jnp.stack([pair(x, y) for y in references]) for x in jnp.moveaxis(estimates, axis, 0)])
+        orders = np.array(list(itertools.permutations(range(sources))), np.int32)
+        return jnp.min(jnp.mean(pairs[np.arange(sources, dtype=np.int32), orders], axis=1))
 
     return best
 
