@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn._files.messages import as_json, near_or_all
+from jaxrnn._files.messages import as_json, near_or_all, short_repr
 from jaxrnn.errors import InputError, check_count, optional_package
 
 #: The file of the history, which a folder of checkpoints always has.
@@ -24,6 +24,7 @@ HISTORY = "history.jsonl"
 MAX_ROWS = 8
 
 
+@short_repr
 @dataclasses.dataclass(frozen=True)
 class Running:
     """A training in progress, as callbacks see it.
