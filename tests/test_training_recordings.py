@@ -212,6 +212,16 @@ def test_a_settings_file_trains_on_folders_and_resumes(folder, tmp_path):
     assert "are of another training: data.noise is" in said
 
 
+def test_options_of_the_command_are_keys(folder, tmp_path):
+    """``--stft`` and its options are the key ``stft``."""
+    path = settings_of(folder, tmp_path, stft=None, steps=1, validation=None, checkpoints=None, log=None)
+    options = ("--stft", "16", "--hop", "8", "--window", "sqrt_hann", "--gives", "mask")
+    said = json.loads(finetune(path, *options, "--json").stdout)
+    assert said["history"][0]["loss"] < 50
+    said = finetune(path, "--hop", "8", status=2).output
+    assert "needs --stft SAMPLES" in said
+
+
 def test_mistakes_of_a_settings_file_are_reported_together(folder, tmp_path):
     sounds = {"clen": str(folder / "clean"), "noise": str(folder / "noise"), "seconds": "long"}
     loss = [{"name": "si_sd"}, {"name": "mse", "output": "audio", "target": "clean", "weight": "big"}]
