@@ -308,7 +308,7 @@ def test_an_optimizer_of_the_callers_own(model):
 def test_a_line_search_evaluates_the_loss_of_the_batch(model):
     """The parameters are those of optax.lbfgs by hand."""
     data, optimizer = examples([4, 4]), optax.lbfgs()
-    fitted = flat_fit(model, data, mean_square, steps=2, optimizer=optimizer, **OPTIONS)
+    fitted = flat_fit(model, data, mean_square, steps=2, optimizer="lbfgs", **OPTIONS)
 
     def objective(params):
         start = jnp.zeros((1, 1, 4), np.float32)

@@ -237,6 +237,8 @@ def test_mistakes_of_a_settings_file_are_reported_together(folder, tmp_path):
     said = finetune(settings_of(folder, tmp_path, log=["csv", "tensorbord"], loss=[{"name": "si_sd"}]), status=2).output
     assert "log: there is no log 'tensorbord' (did you mean 'tensorboard'?)" in said
     assert "loss.0: there is no loss 'si_sd' (did you mean 'si_sdr'?)" in said
+    said = finetune(settings_of(folder, tmp_path, stft=None, symbol="T"), status=2).output
+    assert "symbol: this key goes with stft" in said
     said = finetune(settings_of(folder, tmp_path, checkpoints=None), status=2).output
     assert "log: logs need a folder, or checkpoints" in said
 

@@ -177,7 +177,8 @@ class Options:
         return core_schema.with_info_plain_validator_function(self._validate)
 
     def _validate(self, value: Any, info: ValidationInfo) -> dict[str, Any]:
-        lists = list in map(typing.get_origin, typing.get_args(_hints(self.function).get(self.short or "")))
+        kinds = typing.get_args(_hints(self.function).get(self.short or ""))
+        lists = any(typing.get_origin(kind) is list for kind in kinds)
         if self.short is not None and isinstance(value, str | Location | (list if lists else str)):
             try:
                 return self._checked({self.short: value}, info)

@@ -65,17 +65,13 @@ class TrainingLoop:
 
         Ctrl-C in a single process, or an `AgreedInterrupt` in several, first writes a checkpoint of all good updates.
         """
-        with contextlib.ExitStack() as watching:
-            return self._run(watching)
-
-    def _run(self, watching: contextlib.ExitStack) -> str:
         self.state.start_clock()
+        self._told = self.state.step
         total = len(self.order) if self.steps is None else self.steps
-        with showing(self.progress, total, self._done, self.state.step) as show:
+        with showing(self.progress, total, self._done, self.state.step) as show, contextlib.ExitStack() as watching:
             try:
                 if self.state.step and _is_due(self.validator, self.state.step):
                     self._validate(show)
-                self._told = self.state.step
                 for callback in self.callbacks:
                     watching.callback(callback.end)
                     callback.begin(self._running)

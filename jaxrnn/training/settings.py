@@ -170,12 +170,6 @@ class TrainingSettings(Settings):
             raise ValueError("expected either steps or epochs, not both; null takes one out")
         return self
 
-    @model_validator(mode="after")
-    def _has_transforms(self) -> Self:
-        if self.symbol is not None and self.stft is None:
-            raise ValueError("symbol is for a network with stft; sequences.time_axis names the time of others")
-        return self
-
 
 File = SettingsFile[TrainingSettings]
 
@@ -288,9 +282,13 @@ def _model(file: File) -> tuple[Model, Model | Waveform, Mapping[str, Any]]:
     given = file.settings.model
     with file.at("model"):
         model = trained = load(given.file, static=given.static, state=given.state, dims=given.dims)
-    if (stft := file.settings.stft) is not None:
+    stft, symbol = file.settings.stft, file.settings.symbol
+    if stft is not None:
         with file.at("stft"):
-            trained = waveform_of(model, file.settings.symbol, **stft)
+            trained = waveform_of(model, symbol, **stft)
+    elif symbol is not None:
+        with file.at("symbol"):
+            raise InputError("this key goes with stft; sequences.time_axis names the time of other networks")
     with file.at("params"):
         folder = file.settings.params
         return model, trained, model.params if folder is None else load_checkpoint(folder, model)
