@@ -19,8 +19,8 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
+from jaxrnn.audio.corpus import from_manifest
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import from_manifest
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.metrics import build_metric
 from jaxrnn.evaluation.parts import Parts, Row, frame_of, row_of

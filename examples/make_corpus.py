@@ -2,11 +2,15 @@
 
     python examples/make_corpus.py runs/corpus
     python examples/make_corpus.py runs/corpus --speech recordings --noisy 500
+    python examples/make_corpus.py runs/corpus --labelled 0 --noises 200 --rooms 50
 
-The speech is synthetic, or taken from a folder of clean recordings. The files serve ``configs/evaluate_*.yaml``::
+The speech is synthetic, or taken from a folder of clean recordings. The files serve ``configs/evaluate_*.yaml``, and
+the folders of sounds ``configs/train_denoiser.yaml``, which mixes them anew::
 
     denoising.csv    path, reference, snr, noise: noisy/NNNN.wav and clean/NNNN.wav
     detection.csv    path, reference, snr, noise: detection/NNNN.wav and labels/NNNN.csv, a table of segments
+    noise/           noises alone
+    rooms/           impulse responses of made-up rooms
 
 A file depends on its number and the seed only, so a larger corpus begins with the files of a smaller corpus. Requires
 ``pip install -e '.[audio]'``.
@@ -25,8 +29,8 @@ from rich.console import Console
 from silero_vad import BLOCK, segments
 
 import jaxrnn
+from jaxrnn.audio.recordings import SAMPLES, open_recording
 from jaxrnn.demo import signals
-from jaxrnn.evaluation.recordings import SAMPLES, open_recording
 
 #: SI-SDR of the recordings in dB, and power of their speech in dB of full scale.
 SNRS, LEVEL = (-5, 0, 5, 10), -26
@@ -140,6 +144,24 @@ def make_detection(out: Path, count: int, seconds: tuple[float, float], seed: in
     return made / RATE
 
 
+def make_noises(out: Path, count: int, seconds: tuple[float, float], seed: int) -> None:
+    """Write noises of each kind in turn."""
+    for name, rng, samples, _, noise in drawn(count, seconds, (seed, 2)):
+        _write(out / "noise" / f"{name}_{noise}.wav", 0.1 * signals.NOISES[noise](rng, samples))
+
+
+def make_rooms(out: Path, count: int, seed: int) -> None:
+    """Write impulse responses: a direct sound, and noise that falls by 60 dB in 0.1 to 0.6 s."""
+    for index in range(count):
+        rng = np.random.default_rng([seed, 3, index])
+        decay = rng.uniform(0.1, 0.6)
+        times = np.arange(round(decay * RATE)) / RATE
+        tail = rng.standard_normal(times.size) * 10 ** (-3 * times / decay)
+        tail *= 10 ** (rng.uniform(-15, 0) / 20) / np.sqrt(np.sum(tail**2))
+        tail[0] = 1
+        _write(out / "rooms" / f"{index:04d}.wav", np.float32(0.5 * tail / np.abs(tail).max()))
+
+
 def _write(path: Path, sound: Samples) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Peaks above full scale would be clipped; scaling does not change the SI-SDR.
@@ -156,6 +178,8 @@ def _write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence]) -
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--noisy", default=200, show_default=True, type=click.IntRange(0), help="Pairs of noisy and clean.")
 @click.option("--labelled", default=40, show_default=True, type=click.IntRange(0), help="Recordings with labels.")
+@click.option("--noises", default=0, show_default=True, type=click.IntRange(0), help="Noises alone.")
+@click.option("--rooms", default=0, show_default=True, type=click.IntRange(0), help="Impulse responses of rooms.")
 @click.option(
     "--seconds",
     default=(2.0, 8.0),
@@ -170,8 +194,17 @@ def _write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence]) -
     help="A folder of clean recordings of speech; without it, speech is synthetic.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of all that is drawn.")
-def main(out: Path, noisy: int, labelled: int, seconds: tuple[float, float], speech: Path | None, seed: int) -> None:
-    """Write a corpus for configs/evaluate_*.yaml to the folder OUT."""
+def main(
+    out: Path,
+    noisy: int,
+    labelled: int,
+    noises: int,
+    rooms: int,
+    seconds: tuple[float, float],
+    speech: Path | None,
+    seed: int,
+) -> None:
+    """Write a corpus for configs/evaluate_*.yaml and configs/train_denoiser.yaml to the folder OUT."""
     console = Console()
     if seconds[0] > seconds[1]:
         raise click.ClickException(f"--seconds {seconds[0]:g} {seconds[1]:g}: the shortest comes first")
@@ -181,10 +214,13 @@ def main(out: Path, noisy: int, labelled: int, seconds: tuple[float, float], spe
         with console.status("making recordings"):
             first = make_denoising(out, noisy, seconds, seed, voice) if noisy else 0
             second = make_detection(out, labelled, longer, seed, voice) if labelled else 0
+            make_noises(out, noises, longer, seed)
+            make_rooms(out, rooms, seed)
     except (jaxrnn.JaxrnnError, OSError) as error:
         raise click.ClickException(str(error)) from error
     console.print(
-        f"wrote {noisy} noisy recordings ({first:.0f} s) and {labelled} with labels ({second:.0f} s) to {out}",
+        f"wrote {noisy} noisy recordings ({first:.0f} s), {labelled} with labels ({second:.0f} s), {noises} noises and "
+        f"{rooms} rooms to {out}",
         soft_wrap=True,
     )
 

@@ -178,15 +178,21 @@ def validate(model: jaxrnn.Model, snr: float, count: int = 12, seconds: float = 
     type=click.Path(dir_okay=False, path_type=Path),
     help="ONNX file to write.",
 )
-def main(config: Path, hidden: int, steps: int | None, seed: int, out: Path) -> None:
+@click.option("--untrained", is_flag=True, help="Write the network with random weights, for another training.")
+def main(config: Path, hidden: int, steps: int | None, seed: int, out: Path, untrained: bool) -> None:
     """Train the demo denoiser and write it as an ONNX file."""
+    if untrained:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(build(np.random.default_rng(seed), hidden), out)
+        click.echo(f"wrote {out} with random weights")
+        return
     began, chosen = time.perf_counter(), {"seed": seed, "data.arguments.seed": seed, "export": out.absolute()}
     chosen |= {} if steps is None else {"steps": steps, "optimizer.learning_rate.transition_steps": steps}
     with tempfile.TemporaryDirectory() as folder:
-        untrained = Path(folder) / "untrained.onnx"
-        onnx.save(build(np.random.default_rng(seed), hidden), untrained)
+        start = Path(folder) / "untrained.onnx"
+        onnx.save(build(np.random.default_rng(seed), hidden), start)
         try:
-            fitted = prepare_training(config, chosen | {"model": untrained}).run()
+            fitted = prepare_training(config, chosen | {"model": start}).run()
         except jaxrnn.JaxrnnError as error:
             raise click.ClickException(str(error)) from error
     losses = [record["loss"] for record in fitted.history]

@@ -14,9 +14,9 @@ import numpy as np
 import soundfile
 
 import jaxrnn
+from jaxrnn.audio.corpus import COLUMNS
 from jaxrnn.demo import PACKAGED
 from jaxrnn.evaluation import Chain, Evaluation, Item, Metric, Piece, Stage, from_folder, si_sdr
-from jaxrnn.evaluation.corpus import COLUMNS
 from jaxrnn.evaluation.parts import frame_of
 from jaxrnn.evaluation.results import results_of
 

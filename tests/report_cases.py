@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from evaluation_cases import results_from
 
-from jaxrnn.evaluation.corpus import Item
+from jaxrnn.audio.corpus import Item
 from jaxrnn.evaluation.metrics import Column, Metric
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.report.sounds import Player

@@ -51,6 +51,12 @@ def test_packaged_file_is_small_and_says_what_it_is():
     assert sum(node.op_type == "GRU" for node in proto.graph.node) == 1
 
 
+def test_the_script_writes_random_weights(script, tmp_path):
+    untrained = tmp_path / "new" / "untrained.onnx"
+    script.main(["--untrained", "--hidden", "4", "--out", str(untrained)], standalone_mode=False)
+    assert jaxrnn.load(untrained).params["gru_R"].shape == (1, 12, 4)
+
+
 @pytest.mark.parametrize(("batch", "time"), [(1, 1), (1, 2), (3, 17), (2, 300)])
 def test_packaged_file_matches_onnxruntime(model, batch, time):
     rng = np.random.default_rng(batch + time)

@@ -22,6 +22,7 @@ from jaxrnn.evaluation.results import read_results
 from jaxrnn.evaluation.settings import EvaluationSettings, prepare_evaluation
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.models import reference
+from jaxrnn.training import Mixtures
 from tools.examples import import_example
 
 ROOT = Path(__file__).parent.parent
@@ -50,6 +51,21 @@ def corpus(tmp_path_factory) -> Path:
     ran = run("make_corpus", out, "--noisy", 6, "--labelled", 3, "--seconds", 0.8, 1.5)
     assert ran.exit_code == 0, ran.output
     return out
+
+
+def test_noises_and_rooms_serve_a_training(tmp_path):
+    """The script's folders are those of configs/train_denoiser.yaml, and a room has an echo of the voice."""
+    size = ("--noisy", 2, "--labelled", 0, "--noises", 4, "--rooms", 2, "--seconds", 0.5, 0.6)
+    ran = run("make_corpus", tmp_path, *size)
+    assert ran.exit_code == 0, ran.output
+    assert "4 noises and 2 rooms" in ran.output
+    (path,) = {*(tmp_path / "rooms").glob("0000.wav")}
+    response = read(path)
+    assert np.abs(response).argmax() == 0
+    assert -15.5 < 10 * np.log10(np.sum(response[1:] ** 2) / response[0] ** 2) < 0.5
+    folders = {kind: tmp_path / kind for kind in ("clean", "noise", "rooms")}
+    mixed = Mixtures(**folders, dry=True, seconds=0.5, snr=(30, 30))(np.random.default_rng(0))
+    assert 0.5 < np.corrcoef(mixed["samples"], mixed["clean"])[0, 1] < 0.999
 
 
 @pytest.mark.parametrize("wanted", [-20.0, 0.0, 35.0])

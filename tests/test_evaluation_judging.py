@@ -13,9 +13,9 @@ import soundfile
 from evaluation_cases import RATE, noisy, rng, value
 from refusals import check_refused
 
+from jaxrnn.audio.corpus import COLUMNS
 from jaxrnn.errors import InputError, MissingPackageError
 from jaxrnn.evaluation import METRICS, Column, Evaluation, Item, Piece, build_metric, latency, over_whole, si_sdr
-from jaxrnn.evaluation.corpus import COLUMNS
 from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import check_metrics
 from jaxrnn.evaluation.metrics.counts import detection

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from refusals import check_refused
 from scipy import signal
 
+from jaxrnn.audio.recordings import open_recording
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Evaluation, from_manifest
 from jaxrnn.evaluation.judging import OutputWriter
-from jaxrnn.evaluation.recordings import open_recording
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from refusals import check_refused
 from scipy import stats
 
+from jaxrnn.audio.corpus import extra_columns, from_manifest
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Item, summary
 from jaxrnn.evaluation.compare import compare
-from jaxrnn.evaluation.corpus import extra_columns, from_manifest
 from jaxrnn.evaluation.evaluation import check_main
 from jaxrnn.evaluation.metrics import Column, build_metric, over_whole, si_sdr
 from jaxrnn.evaluation.metrics.counts import detection

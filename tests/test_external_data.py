@@ -16,9 +16,9 @@ from refusals import check_refused
 import jaxrnn
 from jaxrnn._files import arrays
 from jaxrnn.audio import read_sound
+from jaxrnn.audio.recordings import open_recording
 from jaxrnn.cli.options import load_archive, load_array
 from jaxrnn.evaluation.metrics.counts import Segments
-from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.models import Settings
 from jaxrnn.training.examples import read_npz

@@ -298,7 +298,7 @@ def test_the_command_explains_every_key():
         ({"devices": 1_000}, "devices: JAX sees"),
         ({"model": {"file": "net.onnx", "statics": {}}}, "unknown key (did you mean 'static'?)"),
         ({"model": "absent.onnx"}, "model: "),
-        ({"data": {"npz": "examples", "function": "x:y"}}, "data: expected either npz or function"),
+        ({"data": {"npz": "examples", "function": "x:y"}}, "data: expected one of npz, function and recordings"),
         ({"data": {"npz": "absent/*.npz"}}, "data.npz: there is no file"),
         ({"data": {"npz": "."}}, "data.npz: there are no .npz files in"),
         ({"data": {"function": "functions.py:mak"}}, "has no function 'mak' (did you mean 'make'?)"),
@@ -320,7 +320,7 @@ def test_the_command_explains_every_key():
             {"validation": {"function": "functions.py:drawing"}},
             "validation.function: validation must be a sequence of examples, not a function",
         ),
-        ({"validation": {"every": 3}}, "validation: expected either npz or function"),
+        ({"validation": {"every": 3}}, "validation: expected one of npz, function and recordings"),
         ({"validation": {"npz": "examples", "every": 0}}, "validation.every: Input should be greater than 0, not 0"),
         ({"loss": "mean_squared"}, "loss: there is no loss 'mean_squared'"),
         ({"loss": {"output": "logits"}}, "loss.name: missing"),
@@ -491,10 +491,10 @@ def test_examples_in_a_store_are_those_on_disk(folder):
     check_refused(jaxrnn.InputError, "Orbax writes to folders", Checkpoints, "s3://bucket/run")
 
 
-@pytest.mark.parametrize("name", ["demo_denoiser", "finetune_denoiser", "finetune_vad"])
+@pytest.mark.parametrize("name", ["demo_denoiser", "finetune_denoiser", "finetune_vad", "train_denoiser"])
 def test_settings_that_come_along_are_good(name):
     settings = read(CONFIGS / f"{name}.yaml")
-    assert settings.data.function is not None
+    assert settings.data.function is not None or settings.data.recordings is not None
 
 
 def shown_on_the_page() -> str:

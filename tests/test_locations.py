@@ -39,10 +39,10 @@ from jaxrnn._files.stores import (
     name_below,
     resolved,
 )
+from jaxrnn.audio.recordings import open_recording
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
 from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, write_results
 from jaxrnn.evaluation.metrics.sound import level
-from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import prepare_evaluation
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.signal
 from jax.test_util import check_grads
 from refusals import check_refused
 from scipy import special
@@ -43,6 +44,7 @@ def draw(seed: int = 0, frames: int = FRAMES) -> tuple[dict[str, np.ndarray], di
     example = {
         "wanted": real(frames, WIDTH),
         "noisy": real(1, frames, WIDTH),
+        "sources": real(WIDTH, 1, frames),
         "wanted_spectrum": (real(frames, WIDTH) + 1j * real(frames, WIDTH)).astype(np.complex64),
         "wanted_parts": real(1, WIDTH, frames, 2),
         "classes": rng.integers(0, CLASSES, frames),
@@ -70,6 +72,17 @@ CASES = {
     "parts": (
         "parts",
         losses.spectral_mse("parts", "wanted_parts", time_axis=2, power=0.5, complex_weight=0.5, parts_axis=3),
+    ),
+    "resolutions": (
+        "y",
+        losses.multi_resolution_stft("y", "wanted", time_axis=1, sizes=(4, 8), hops=(2, 3), windows=(4, 6)),
+    ),
+    "order of sources": ("y", losses.permutation_invariant("mse", "y", "sources", axis=2, time_axis=1)),
+    "sum": (
+        "y",
+        losses.weighted_sum(
+            [(2, losses.mse("y", "wanted", time_axis=1)), (0.5, losses.si_sdr("y", "wanted", time_axis=1))]
+        ),
     ),
     "si_sdr": ("y", losses.si_sdr("y", "wanted", time_axis=1)),
     "si_sdr, zero mean": ("y", losses.si_sdr("y", "wanted", time_axis=1, zero_mean=True)),
@@ -235,6 +248,17 @@ def metric_of(name, /, **options):
         (lambda: losses.spectral_mse("y", "wanted", time_axis=1, complex_weight=1), "needs complex values"),
         (lambda: losses.spectral_mse("y", "wanted", time_axis=1, parts_axis=2), "parts_axis=2"),
         (lambda: losses.spectral_mse("y", "wanted", power=0), "power must be above 0"),
+        (lambda: losses.multi_resolution_stft("spectrum", "wanted_spectrum", time_axis=1), "compares samples"),
+        (lambda: losses.multi_resolution_stft("y", "wanted", sizes=(64,)), "have a number for each resolution"),
+        (lambda: losses.multi_resolution_stft("y", "wanted", windows=(2000, 1, 1)), "from 1 to the 1024 samples"),
+        (lambda: losses.permutation_invariant("ctc", "y", "sources"), "no loss of a source 'ctc'"),
+        (lambda: losses.permutation_invariant("mse", "y", "sources", scale=1), "unexpected keyword argument 'scale'"),
+        (
+            lambda: losses.permutation_invariant("mse", "y", "sources", axis=1),
+            "'sources' is float32[3, 1, 9], with sources first",
+        ),
+        (lambda: losses.weighted_sum([]), "a sum needs losses"),
+        (lambda: losses.weighted_sum([(float("nan"), losses.mse("y", "wanted"))]), "finite weights, not [nan]"),
         (lambda: losses.cross_entropy("logits", "classes", class_axis=5), "class_axis=5"),
         (lambda: losses.cross_entropy("logits", "classes", time_axis=2), "both time_axis and class_axis"),
         (lambda: losses.cross_entropy("logits", "classes", scale="log"), "'logits' or 'probabilities', not 'log'"),
@@ -291,6 +315,57 @@ def test_errors_of_spectra_are_their_formulas():
     assert call(mask, outputs, example) == pytest.approx(wanted, rel=1e-5)
     parts = losses.mse(lambda outputs, example: outputs["y"] ** 2, "wanted", time_axis=1)
     assert call(parts, outputs, example) == pytest.approx(np.mean((outputs["y"][0] ** 2 - example["wanted"]) ** 2))
+
+
+def test_resolutions_are_their_formula():
+    rng = np.random.default_rng(0)
+    output, target = rng.standard_normal((2, 1, 400)).astype(np.float32)
+    target[0, 100:300] = 0  # silence below the floor
+    expected = []
+    for size, hop, length in ((64, 10, 40), (32, 8, 32)):
+        magnitudes = []
+        for x in (output[0], target[0]):
+            padded = np.pad(x.astype(np.float64), size // 2)
+            starts = range(0, len(padded) - size + 1, hop)
+            window = np.pad(scipy.signal.get_window("hann", length), (size - length) // 2)
+            spectra = np.fft.rfft([padded[start : start + size] * window for start in starts])
+            magnitudes.append(np.sqrt(np.maximum(np.abs(spectra) ** 2, 1e-7)))
+        got, wanted = magnitudes
+        expected.append(np.linalg.norm(wanted - got) / np.linalg.norm(wanted))
+        expected[-1] += np.abs(np.log(wanted) - np.log(got)).mean()
+    options = {"sizes": (64, 32), "hops": (10, 8), "windows": (40, 32)}
+    loss = losses.multi_resolution_stft("y", "wanted", **options)
+    ready = np.ones(400, bool)
+    np.testing.assert_allclose(call(loss, {"y": output}, {"wanted": target}, ready), np.mean(expected), rtol=1e-5)
+    assert call(loss, {"y": target}, {"wanted": target}, ready) == 0
+    gradient = jax.grad(lambda y: loss({"y": y}, {"wanted": target}, ready))(jnp.asarray(target))
+    assert np.isfinite(gradient).all()
+
+
+def test_the_order_of_sources_does_not_matter():
+    rng = np.random.default_rng(0)
+    sources = rng.standard_normal((3, 50)).astype(np.float32)
+    near = sources + 0.1 * rng.standard_normal((3, 50)).astype(np.float32)
+    single = losses.si_sdr("y", "wanted")
+    expected = np.mean(
+        [call(single, {"y": x}, {"wanted": y}, np.ones(50, bool)) for x, y in zip(near, sources, strict=True)]
+    )
+    loss = losses.permutation_invariant("si_sdr", "y", "clean")
+    own = losses.permutation_invariant(losses.si_sdr, "y", "clean", zero_mean=True)
+    for order in itertools.permutations(range(3)):
+        measured = call(loss, {"y": near[list(order)]}, {"clean": sources}, np.ones(50, bool))
+        np.testing.assert_allclose(measured, expected, rtol=1e-5)
+    assert call(own, {"y": near}, {"clean": sources}, np.ones(50, bool)) < -15
+
+
+def test_a_sum_has_weights_and_a_name():
+    outputs, example = draw()
+    first, second = (losses.mse("y", "wanted", time_axis=1), losses.si_sdr("y", "wanted", time_axis=1))
+    both = losses.weighted_sum([(2, first), (-0.5, second)])
+    expected = 2 * call(first, outputs, example) - 0.5 * call(second, outputs, example)
+    np.testing.assert_allclose(call(both, outputs, example), expected, rtol=1e-6)
+    assert both.__qualname__ == f"2 * {first.__qualname__} + -0.5 * {second.__qualname__}"
+    assert losses.weighted_sum([(1, first)]) is first, "checkpoints of a single loss know its name"
 
 
 def si_sdr_of_signals(estimate, target):

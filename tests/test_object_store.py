@@ -22,8 +22,8 @@ from refusals import check_refused
 from stores import contents, same_results, upload
 
 from jaxrnn._files.stores import BLOCK, HEAD, Url, files_below, location
+from jaxrnn.audio.recordings import open_recording
 from jaxrnn.errors import InputError, StoreError
-from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import prepare_evaluation
 
 pytestmark = [

@@ -211,7 +211,7 @@ def test_what_is_no_checkpoint_is_left_alone(model, whole, tmp_path, foreign):
         fitted = flat_fit(model, DATA, mean_square, steps=23, **options)
     assert same(fitted.params, whole.params)
     assert (tmp_path / foreign).read_text() == "mine"
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([place, "23", "lock"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([place, "23", "history.jsonl", "lock"])
     with pytest.raises(jaxrnn.InputError, match=rf"no checkpoint after update {place} .* there are: \[23\]"):
         load_checkpoint(tmp_path, model, step=int(place))
 
@@ -289,7 +289,7 @@ def test_an_interrupt_in_the_middle_of_writing_comes_behind_it(model, whole, tmp
     finally:
         signal.signal(signal.SIGINT, before)
     monkeypatch.undo()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8", "lock"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["4", "8", "history.jsonl", "lock"]
     assert same(flat_fit(model, DATA, mean_square, steps=23, checkpoints=tmp_path, **OPTIONS).params, whole.params)
 
 

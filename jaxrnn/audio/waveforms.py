@@ -14,8 +14,9 @@ import numpy as np
 
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import check_word, short_repr, without_folders
-from jaxrnn._jax.context import compiled, exact_types
+from jaxrnn._jax.context import compiled, compute_type, exact_types
 from jaxrnn.audio.frames import Frames, Norm, Padding, Synthesis, complex_of, with_mask
+from jaxrnn.cells.forms import Remat, matrix_products_in, recomputing
 from jaxrnn.errors import InputError, is_count
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import GraphFunction, operators_by_scope, time_symbols
@@ -25,6 +26,8 @@ from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.streaming import Streamed, stream
 from jaxrnn.streaming.diagnostics import of_file
 
+#: The arguments of `waveform_of` other than the model and its time, as keys of settings files.
+STFT = ("size", "hop", "window", "padding", "norm", "synthesis", "takes", "gives", "exponent")
 #: The names of the input and the output of a `Waveform`.
 SAMPLES, AUDIO = "samples", "audio"
 #: Features of a frame that a network can take, and roles of the output.
@@ -234,6 +237,7 @@ class Waveform:
     Attributes:
         inputs: ``samples``.
         outputs: ``audio``, of the same length.
+        state: empty, because `apply` takes whole recordings.
         params: the parameters of the network, or a tuple for several networks.
 
     Raises:
@@ -243,6 +247,7 @@ class Waveform:
 
     inputs = (ArraySpec(SAMPLES, np.dtype("float32"), (SAMPLES,)),)
     outputs = (ArraySpec(AUDIO, np.dtype("float32"), (SAMPLES,)),)
+    state = ()
 
     def __init__(self, networks: Network | Sequence[Network], frames: Frames):
         self.networks = (networks,) if isinstance(networks, Network) else tuple(networks)
@@ -281,18 +286,22 @@ class Waveform:
         note = self.frames.note
         return [*(network.describe(self.frames) for network in self.networks), *([] if note is None else [note])]
 
-    def apply(self, params: Any, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
+    def apply(
+        self, params: Any, inputs: Mapping[str, Any], *, remat: Remat = None, dtype: Any = None
+    ) -> dict[str, jax.Array]:
         """Return the waveform ``audio`` of a whole recording ``samples``, as a pure function.
 
         Args:
             params: as in `params`.
             inputs: ``samples``, ``float32[samples]``.
+            remat: as in `Model.apply`.
+            dtype: as in `Model.apply`, for the networks.
 
         Raises:
             InputError: the input, or the output of a network, does not fit.
         """
         arrays = bind(self.inputs, inputs, convert=converted)
-        with exact_types():
+        with exact_types(), recomputing(remat), matrix_products_in(compute_type(dtype)):
             return {AUDIO: self._enhanced(params, arrays[SAMPLES])}
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:

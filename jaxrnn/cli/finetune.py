@@ -21,6 +21,7 @@ from jaxrnn.cli.commands import Count, Option, Seed
 from jaxrnn.cli.errors import INTERRUPTED, on_signal, wants_json
 from jaxrnn.cli.options import Overrides, SettingsPath, settings_command
 from jaxrnn.cli.output import Block, Table, busy, plain_warnings, show, text_of
+from jaxrnn.cli.stream_options import Sound
 from jaxrnn.errors import JaxrnnError, TrainingError
 
 if TYPE_CHECKING:
@@ -81,13 +82,14 @@ def finetune(
     overrides: Overrides,
     resume: Annotated[bool, Option(("--resume/--fresh",))] | None = None,
     hosts: Hosts,
+    sound: Sound,
 ) -> None:
     """Fine-tune a model with the settings in SETTINGS.yaml, and write it as an ONNX file.
 
     A file needs a model, examples, a loss, and a length of training:
 
       model: denoiser.onnx
-      data: {npz: training/*.npz}             # or {function: file.py:make, arguments: {...}}
+      data: {npz: training/*.npz}             # or {function: file.py:make}, or {recordings: {clean: ..., noise: ...}}
       loss: {name: mse, output: y, target: clean}
       epochs: 10
       export: run/denoiser.onnx
@@ -98,6 +100,9 @@ def finetune(
       sequences: {time_axis: 1}               # examples may differ in length
       validation: {npz: validation/*.npz, patience: 5}
       checkpoints: run/checkpoints
+      log: [tensorboard, csv]
+
+    A network over spectra is trained from waveform to waveform with --stft, or the key stft.
 
     Paths are relative to the file. Values may contain ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are
     reported together, before anything runs. An interrupted run continues from its last checkpoint when it is started
@@ -111,6 +116,7 @@ def finetune(
       jaxrnn finetune denoiser.yaml --set steps=100 --set optimizer.learning_rate=1e-4 --json
       jaxrnn finetune denoiser.yaml --set 'optimizer={name: sgd, momentum: 0.9}' --print-config
       jaxrnn finetune denoiser.yaml --fresh --set checkpoints=another/folder
+      jaxrnn finetune denoiser.yaml --stft 256 --hop 128 --window sqrt_hann --gives mask
       srun --ntasks=8 jaxrnn finetune denoiser.yaml
       jaxrnn finetune denoiser.yaml --coordinator node1:1234 --processes 2 --process 0
 
@@ -119,7 +125,9 @@ def finetune(
             loss.power=0.5.
         resume: Continue from existing checkpoints, or refuse existing checkpoints. [default: the value of the file,
             else resume]
+        hop: Samples from one frame to the next. Options of --stft set the keys of stft.
     """
+    overrides = (*overrides, *(f"stft.{key}={value}" for key, value in sound.items() if sound))
     with _among(hosts):
         _finetune(path, overrides, resume)
 
@@ -219,6 +227,7 @@ def _result(
         "config": str(path),
         "model": str(settings.model.file),
         "steps": fitted.step,
+        "resumed_from": fitted.resumed_from,
         "best_step": fitted.best_step,
         "stopped": fitted.stopped,
         "seconds": seconds,
@@ -227,6 +236,7 @@ def _result(
         "validation_before": before,
         "validation_after": after,
         **{key: None if place is None else str(place) for key, place in paths.items()},
+        "history": fitted.history,
     }
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from jaxrnn.audio.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import Workers
 from jaxrnn.evaluation.compare import PairedComparison, compare
-from jaxrnn.evaluation.corpus import Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation, evaluate
 from jaxrnn.evaluation.metrics import (
     METRICS,

@@ -14,9 +14,9 @@ import numpy as np
 
 from jaxrnn._files.messages import check_word, short_repr
 from jaxrnn.audio.frames import complex_of, synthesis_window, window_values, with_mask
+from jaxrnn.audio.recordings import SAMPLES
 from jaxrnn.audio.sounds import check_rate
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.evaluation.systems import MAX_SIZE, BatchedStepper, Piece
 from jaxrnn.steps.stepper import Stepper
 

@@ -17,9 +17,9 @@ import polars as pl
 from jaxrnn._files.messages import near
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.stores import Location, location
+from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency, with_unprocessed

@@ -18,13 +18,13 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxrnn._files.stores import Location, at_once
 from jaxrnn._jax.context import exact_types
+from jaxrnn.audio.corpus import Item
+from jaxrnn.audio.recordings import open_recording
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.judging import UnitMember
 from jaxrnn.evaluation.metrics import Metric
 from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.parts import Row
-from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.systems import System, chunk_frames
 from jaxrnn.version import __version__
 

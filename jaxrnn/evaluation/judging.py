@@ -15,12 +15,12 @@ import numpy as np
 
 from jaxrnn._files.stores import Location, place
 from jaxrnn._files.writing import remove_folder
+from jaxrnn.audio.corpus import Item
+from jaxrnn.audio.recordings import Recording
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Metric, NoValueError, frame_rate, output_of
 from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.evaluation.parts import Row, row_of
-from jaxrnn.evaluation.recordings import Recording
 from jaxrnn.evaluation.systems import System
 
 

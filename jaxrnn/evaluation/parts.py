@@ -17,8 +17,8 @@ import polars as pl
 from jaxrnn._files.messages import first_line
 from jaxrnn._files.stores import Location, files_below, local_copy
 from jaxrnn._files.writing import in_place_of, locked
+from jaxrnn.audio.corpus import COLUMNS, OK, PLACE, POLARS_ERRORS, Item, plain_text
 from jaxrnn.errors import InputError, StoreError
-from jaxrnn.evaluation.corpus import COLUMNS, OK, PLACE, POLARS_ERRORS, Item, plain_text
 
 Row = dict[str, Any]
 

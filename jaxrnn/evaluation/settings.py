@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from jaxrnn.audio.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.audio.sounds import MAX_RATE
-from jaxrnn.audio.waveforms import waveform_of
+from jaxrnn.audio.waveforms import STFT, waveform_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of
 from jaxrnn.evaluation.evaluator import Evaluator
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
@@ -80,8 +80,6 @@ class StageSettings(Settings):
 
 #: The arguments of `Workers` other than the number and the place.
 _RESOURCES = ("cpus", "gpus", "tries")
-#: The arguments of `waveform_of` other than the model and its time.
-_STFT = ("size", "hop", "window", "padding", "norm", "synthesis", "takes", "gives", "exponent")
 
 
 class StreamSettings(Settings):
@@ -91,7 +89,7 @@ class StreamSettings(Settings):
     """A network of whole recordings: its file, or the keys below."""
     symbol: str | None = None
     """The dimension that is time, `S` by default; with `stft`, by default the network takes a frame a step."""
-    stft: Annotated[dict[str, Any], Options(waveform_of, names=_STFT)] | None = None
+    stft: Annotated[dict[str, Any], Options(waveform_of, names=STFT)] | None = None
     """For a network over spectra: the transforms around it, which make it a function of waveforms."""
     pulse: PositiveInt | None = None
     """Frames in a step; by default the fewest that fit."""

@@ -18,9 +18,9 @@ from jax import lax
 
 from jaxrnn._files.messages import VALUE, short_repr
 from jaxrnn._jax.context import exact_types
+from jaxrnn.audio.recordings import SAMPLES
 from jaxrnn.audio.sounds import check_rate
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.recordings import SAMPLES
 from jaxrnn.steps.recordings import scan_steps, time_axis
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Bound, Stepper

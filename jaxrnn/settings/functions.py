@@ -31,9 +31,9 @@ from typing_extensions import TypedDict
 
 from jaxrnn._files.arguments import Argument, described, documented
 from jaxrnn._files.messages import near
-from jaxrnn._files.stores import Location
+from jaxrnn._files.stores import Location, Url
 from jaxrnn.errors import InputError, check_kind
-from jaxrnn.settings.models import LocalPath, SettingsError, mistakes_of, shown
+from jaxrnn.settings.models import AnyPath, LocalPath, SettingsError, mistakes_of, shown
 
 
 def build(
@@ -165,7 +165,7 @@ def check_options(
 class Options:
     """The annotation of a key whose inner keys are arguments of a Python function; the value is a dict of arguments.
 
-    ``names`` are the arguments that are keys, by default all, and ``short`` is the argument that a plain text gives.
+    ``names`` are the arguments that are keys, by default all; a plain text or list gives the argument ``short``.
     """
 
     function: Callable[..., Any]
@@ -177,7 +177,9 @@ class Options:
         return core_schema.with_info_plain_validator_function(self._validate)
 
     def _validate(self, value: Any, info: ValidationInfo) -> dict[str, Any]:
-        if self.short is not None and isinstance(value, str | Location):
+        kinds = typing.get_args(_hints(self.function).get(self.short or ""))
+        lists = any(typing.get_origin(kind) is list for kind in kinds)
+        if self.short is not None and isinstance(value, str | Location | (list if lists else str)):
             try:
                 return self._checked({self.short: value}, info)
             except SettingsError as error:
@@ -232,10 +234,14 @@ def _adapted(hint: Any) -> Any:
     if hint is Path:
         return LocalPath
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if Url in arguments:  # a file here or in a store
+        arguments = (AnyPath, *(each for each in arguments if each not in (str, Path, Url)))
     if os.PathLike[str] in arguments:  # a file as text or path
         arguments = tuple(LocalPath if each is str else each for each in arguments if each != os.PathLike[str])
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(_adapted, arguments))]  # noqa: UP007 - of a tuple
+    if origin is list:
+        return list[tuple(map(_adapted, arguments))]  # type: ignore[misc]  # of values
     if (origin or hint) in (tuple, set, frozenset):
         return Annotated[hint, Strict(False)]
     return hint

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrnn._files.writing import in_place_of
 from jaxrnn._jax.context import compute_type
+from jaxrnn.audio.waveforms import Waveform
 from jaxrnn.errors import InputError, TrainingError, check_count, check_kind, optional_package
 from jaxrnn.model import Model
 from jaxrnn.training.agreement import (
@@ -26,9 +27,10 @@ from jaxrnn.training.agreement import (
     training_facts,
 )
 from jaxrnn.training.batches import Batches, drawn_order, sequence_order
+from jaxrnn.training.callbacks import HISTORY, Callback, LogFile
 from jaxrnn.training.checkpoints import Folder, open_folder
 from jaxrnn.training.examples import make_source
-from jaxrnn.training.layout import make_layout
+from jaxrnn.training.layout import check_model, make_layout
 from jaxrnn.training.loop import TrainingLoop, announce
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import (
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def fit(
-    model: Model,
+    model: Model | Waveform,
     data: Sequence[Mapping[str, Any]] | Callable[[np.random.Generator], Mapping[str, Any]],
     loss: Function,
     *,
@@ -68,6 +70,7 @@ def fit(
     dtype: Any = None,
     seed: int = 0,
     progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Fitted:
     """Fine-tune a model on examples.
 
@@ -83,7 +86,7 @@ def fit(
     part of each batch. All processes must see the folder of checkpoints.
 
     Args:
-        model: The model.
+        model: The model, or a `jaxrnn.audio.Waveform` of a single model, which is trained from waveform to waveform.
         data: A sequence of examples, shuffled in each epoch, or a function that draws an example from a NumPy
             generator. Both run in a background thread.
         loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: outputs and arrays by name, and
@@ -103,6 +106,8 @@ def fit(
         dtype: Compute dtype, as in `Model.apply`. Trained parameters stay in the types of the file.
         seed: The random seed.
         progress: True to show a progress bar on standard error; by default if standard error is a terminal.
+        callbacks: Objects that watch the training, such as those of `jaxrnn.training.logs`. With a folder of
+            checkpoints, its file ``history.jsonl`` always has the history.
 
     Returns:
         Parameters and history.
@@ -120,7 +125,7 @@ def fit(
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
             filterbank).
     """
-    check_kind("model", model, Model, "a Model, as jaxrnn.load returns")
+    network: Any = check_model(model)  # a waveform has the functions of a model
     check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")
     check_joined()
     if not is_primary():
@@ -129,6 +134,8 @@ def fit(
     seed = check_count("seed", seed, 0)
     functions = check_functions(loss, metrics)
     dtype = compute_type(dtype)
+    for callback in callbacks:
+        check_kind("each of callbacks", callback, Callback, "a jaxrnn.training.Callback")
     optimizer = optimizer if isinstance(optimizer, Optimizer) else Optimizer(optimizer)
     if validation is not None and not isinstance(validation, Validation):
         validation = Validation(validation)
@@ -143,32 +150,32 @@ def fit(
     else:
         order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
 
-    trained = trained_names(model, optimizer.train, optimizer.freeze)
-    start = start_values(model, params, trained, dtype)
-    warn_of_buffers(model, start, trained, optimizer)
+    trained = trained_names(network, optimizer.train, optimizer.freeze)
+    start = start_values(network, params, trained, dtype)
+    warn_of_buffers(network, start, trained, optimizer)
     frozen = {name: value for name, value in start.items() if name not in trained}
-    changed = {name: value for name, value in frozen.items() if digest(value) != digest(model.params[name])}
+    changed = {name: value for name, value in frozen.items() if digest(value) != digest(network.params[name])}
 
     first = order[0]
     assert first, "a batch has examples"
-    layout = make_layout(model, sequences, *source.get(first[0]))
+    layout = make_layout(network, sequences, *source.get(first[0]))
     if layout.reason:
         announce(
-            f"{model.label} is trained in {layout}, because {layout.reason}; "
+            f"{network.label} is trained in {layout}, because {layout.reason}; "
             f"mode and time_axis of `sequences` say otherwise",
             progress,
         )
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
-    forward = Forward(model, layout, loss, on_batches, dtype)
+    forward = Forward(network, layout, loss, on_batches, dtype)
     updates = Updates(forward, optimizer, placement, frozen)
     validator = None
     if validation is not None:
         whole = dataclasses.replace(layout, sequences=sequences.whole)
-        measured = Forward(model, whole, loss, functions, dtype)
+        measured = Forward(network, whole, loss, functions, dtype)
         validator = Validator(measured, validation, batch_size, devices)
     facts = training_facts(
-        model,
+        network,
         layout,
         start,
         trained,
@@ -178,6 +185,7 @@ def fit(
         dtype=None if dtype is None else dtype.name,
         seed=seed,
         examples=source.size,
+        **({} if (mixtures := getattr(data, "identity", None)) is None else {"data": mixtures}),
     )
     check_alike(
         placement,
@@ -196,7 +204,10 @@ def fit(
         folder = None
         if checkpoints is not None:
             folder = stack.enter_context(open_folder(checkpoints, placement))
-            _resume(state, placement, folder)
+            _resume(state, placement, folder, progress)
+            if not any(isinstance(each, LogFile) and each.path.name == HISTORY for each in callbacks):
+                callbacks = (*callbacks, LogFile(folder.path / HISTORY))
+        resumed_from = state.step
         loop = TrainingLoop(
             updates=updates,
             batches=Batches(source, layout, placement),
@@ -206,16 +217,19 @@ def fit(
             validator=validator,
             folder=folder,
             progress=progress,
+            callbacks=callbacks if is_primary() else (),
         )
         stopped = loop.run()
         last = placement.single(updates.params(state.arrays.trained))
-        best, best_step = last, state.step
+        best, best_step, judged = last, state.step, state.arrays.judged
+        if judged is not state.arrays.trained:
+            best = placement.single(updates.params(judged))
         if state.counters.best_loss is not None:
             best, best_step = placement.single(updates.params(state.best)), state.counters.best_step
-    return Fitted(best, last, state.history, state.step, best_step, stopped, layout.used_sequences)
+    return Fitted(best, last, state.history, state.step, best_step, stopped, layout.used_sequences, resumed_from)
 
 
-def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
+def _resume(state: TrainState, placement: Placement, folder: Folder, progress: bool | None) -> None:
     """Continue from the newest checkpoint of a folder, if any."""
     check_alike(placement, {"checkpoints in the folder, which all processes must see": folder.steps()})
     if not folder.steps():
@@ -234,6 +248,7 @@ def _resume(state: TrainState, placement: Placement, folder: Folder) -> None:
             "Choose another folder, or the same settings"
         )
     state.restore(snapshot, placement)
+    announce(f"Resumed from update {state.step}", progress is not False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,13 +259,14 @@ class Fitted:
         params: All parameters for `Model.apply`, from the update with the best validation loss, or without validation
             from the last update.
         last_params: The parameters after the last update.
-        history: One dict per update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``learning_rate`` if known,
-            ``seconds`` of training without pauses between runs, metrics by name, and after a validation
-            ``validation_loss`` and ``validation_NAME``.
+        history: One dict per update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``param_norm``,
+            ``learning_rate`` if known, ``seconds`` of training without pauses between runs, metrics by name, and after
+            a validation ``validation_loss`` and ``validation_NAME``.
         step: Number of updates.
         best_step: The update after which `params` were taken.
         stopped: ``"steps"`` for the requested end, or ``"patience"`` for early stopping.
         sequences: The options of sequences, with the inferred mode and time axes.
+        resumed_from: The update of the checkpoint from which this run continued; 0 for a run from the start.
     """
 
     params: dict[str, jax.Array]
@@ -260,6 +276,7 @@ class Fitted:
     best_step: int
     stopped: str
     sequences: Sequences
+    resumed_from: int = 0
 
     def __repr__(self) -> str:
         losses = [f"{record['loss']:.4g}" for record in self.history]

@@ -5,22 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrnn._files.messages import describe, first_line, near_or_all, pairs_of
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError, JaxrnnError
+from jaxrnn.audio.waveforms import Waveform
+from jaxrnn.errors import InputError, JaxrnnError, check_kind
+from jaxrnn.model import Model
 from jaxrnn.model.streaming import time_symbols
 from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import Sequences, TimeAxis
-
-if TYPE_CHECKING:
-    from jaxrnn.model import Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +116,16 @@ class ExampleLayout:
             return ""
         given = f"`sequences=Sequences(mode={self.mode!r}, time_axis={axes})`"
         return f"; to train on unequal lengths say where time is: {given}"
+
+
+def check_model(model: Any) -> Any:
+    """Check that an object can be trained: a model, or the waveform of a model, which has the same functions."""
+    check_kind("model", model, (Model, Waveform), "a Model, as jaxrnn.load returns, or a jaxrnn.audio.Waveform")
+    if isinstance(model, Waveform) and not all(isinstance(each.model, Model) for each in model.networks[:2]):
+        raise InputError(f"{model.label} is no Model of a file, and only those are trained")
+    if isinstance(model, Waveform) and len(model.networks) > 1:
+        raise InputError(f"{model.label} has {len(model.networks)} networks: train each one as a Waveform of its own")
+    return model
 
 
 def make_layout(model: Model, sequences: Sequences, label: str, value: Any) -> ExampleLayout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import sys
@@ -17,9 +18,11 @@ import numpy as np
 
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._jax.context import exact_types
+from jaxrnn.audio.waveforms import Waveform
 from jaxrnn.cells.forms import matrix_products_in
 from jaxrnn.errors import InputError, JaxrnnError, TrainingError
 from jaxrnn.training.batches import Batch, BatchChunk, Batches, Order, Position
+from jaxrnn.training.callbacks import Callback, Running
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.parameters import finite
 from jaxrnn.training.sharding import AgreedInterrupt
@@ -52,7 +55,9 @@ class TrainingLoop:
     validator: Validator | None
     folder: Folder | None
     progress: bool | None
+    callbacks: Sequence[Callback] = ()
     _pending: _PendingUpdate | None = None
+    _told: int = 0
     _padding_checked: bool = False
 
     def run(self) -> str:
@@ -61,11 +66,15 @@ class TrainingLoop:
         Ctrl-C in a single process, or an `AgreedInterrupt` in several, first writes a checkpoint of all good updates.
         """
         self.state.start_clock()
+        self._told = self.state.step
         total = len(self.order) if self.steps is None else self.steps
-        with showing(self.progress, total, self._done, self.state.step) as show:
+        with showing(self.progress, total, self._done, self.state.step) as show, contextlib.ExitStack() as watching:
             try:
                 if self.state.step and _is_due(self.validator, self.state.step):
                     self._validate(show)
+                for callback in self.callbacks:
+                    watching.callback(callback.end)
+                    callback.begin(self._running)
                 if not (self._complete or self._out_of_patience):
                     with closing(self.batches.make(self.order, self.state.counters.position.batch)) as made:
                         for batch in made:
@@ -75,14 +84,17 @@ class TrainingLoop:
                 if not self._out_of_patience:
                     self._validate(show)
                 self._save()
+                self._tell()
             except AgreedInterrupt:
                 self._settle(show)
                 self._save()
+                self._tell()
                 raise
             except KeyboardInterrupt:
                 self.state.forget_uncounted()
                 if self.updates.placement.processes == 1:  # other processes may be at another update
                     self._save()
+                    self._tell()
                 raise
         return "steps" if self._complete else "patience"
 
@@ -125,12 +137,14 @@ class TrainingLoop:
         pending, self._pending = self._pending, None
         if pending is None:
             return
+        self._tell()
         report, step = jax.device_get(pending.report), self.state.step + 1
         loss = float(report["loss"])
         if not bool(report["finite"]):
             reason = explain(self.updates, pending.before, pending.after, pending.chunk, pending.batch.labels)
             raise TrainingError(f"update {step} is not finite (loss {loss:g}): {reason}. {self._last_good()}")
-        record: Record = {"step": step, "loss": loss, "grad_norm": float(report["grad_norm"])}
+        record: Record = {"step": step, "loss": loss}
+        record |= {name: float(report[name]) for name in ("grad_norm", "param_norm")}
         if "learning_rate" in report:
             record["learning_rate"] = float(report["learning_rate"])
         record["seconds"] = self.state.seconds
@@ -145,7 +159,7 @@ class TrainingLoop:
         state = self.state
         if self.validator is None or state.counters.validated_step == state.step:
             return
-        measured = self.validator(self.updates.params(state.arrays.trained))
+        measured = self.validator(self.updates.params(state.arrays.judged))
         if not math.isfinite(measured["loss"]):
             raise TrainingError(
                 f"the validation loss after update {state.step} is {measured['loss']}, though the loss of every update "
@@ -154,6 +168,23 @@ class TrainingLoop:
             )
         state.judge(measured)
         show(self._done, state.step, state.history[-1]["loss"], measured["loss"])
+
+    def _tell(self) -> None:
+        """Give callbacks the records that are complete: with the validation, if there was one."""
+        records, self._told = self.state.history[self._told :], self.state.step
+        for record in records:
+            for callback in self.callbacks:
+                callback.update(record, self._running)
+
+    @functools.cached_property
+    def _running(self) -> Running:
+        def params() -> dict[str, Any]:
+            return self.updates.placement.single(self.updates.params(self.state.arrays.judged))
+
+        def examples(count: int) -> Iterator[dict[str, Any]]:
+            return iter(()) if self.validator is None else self.validator.examples(params(), count)
+
+        return Running(self.state.history, params, examples)
 
     def _save(self) -> None:
         """Write a checkpoint after the last update, unless one exists, as after an interrupt during writing."""
@@ -316,6 +347,9 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
 
 
 def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:
+    if isinstance(waveform := forward.model, Waveform):
+        bad = [name for name, value in waveform.apply(params, inputs).items() if not finite(value)]
+        return f"output {bad[0]!r} of {waveform.label} is not finite" if bad else ""
     for name, (node, value) in forward.model.intermediates(params, inputs).items():
         for leaf in jax.tree.leaves(value):
             if not finite(leaf):

@@ -25,7 +25,7 @@ Schedule = Callable[[Any], Any]
 Patterns = str | Sequence[str]
 
 #: Optimizers with a line search, which needs the loss as a function.
-_LINE_SEARCH = {"lbfgs"}
+LINE_SEARCHES = ("lbfgs",)
 
 #: Updates whose learning rates identify a schedule.
 PROBED = (0, 1, 10, 100, 1_000, 10_000, 100_000)
@@ -41,11 +41,14 @@ class Optimizer:
 
     Attributes:
         algorithm: The name of an optax optimizer, or an ``optax.GradientTransformation`` with its learning rate.
-        learning_rate: A number or an optax schedule, for a named algorithm; 1e-3 by default.
+        learning_rate: A number or an optax schedule, for a named algorithm; 1e-3 by default, or for a line search the
+            rate that the search finds.
         clip_norm: The largest global norm of the gradients; None disables clipping.
         train: Name patterns (with ``*`` and ``?``) of the parameters to train.
         freeze: Name patterns of parameters to leave out of ``train``.
         options: Further arguments of a named algorithm, such as ``{"weight_decay": 0.01}``.
+        average: The decay of a moving average of the parameters, such as 0.999; None for no average. The averages are
+            validated and returned, and the last parameters are trained on.
 
     Raises:
         InputError: optax does not have this optimizer or these arguments, or a number is out of range.
@@ -58,27 +61,32 @@ class Optimizer:
     train: Patterns = "*"
     freeze: Patterns = ()
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    average: float | None = None
 
     def __post_init__(self):
+        if self.average is not None and not 0 < _positive("average", self.average) < 1:
+            raise InputError(f"average is a decay between 0 and 1, not {self.average!r}")
         _ = self._transformation  # raises errors now
 
     @property
     def facts(self) -> dict[str, Any]:
         """Return the options that identify an optimizer, in JSON's types."""
-        clipping = {"clip_norm": self.clip_norm}
+        clipping = {"clip_norm": self.clip_norm, **({} if self.average is None else {"average": self.average})}
         if not isinstance(self.algorithm, str):
             return {"optimizer": "optax.GradientTransformation", **clipping}
-        rate = self._rate
+        rate: Any = self._rate
         with jax.numpy_dtype_promotion("standard"):
-            rates = rate if isinstance(rate, (int, float)) else [float(rate(count)) for count in PROBED]
+            rates = rate if rate is None or isinstance(rate, float) else [float(rate(count)) for count in PROBED]
         plain = (bool, int, float, str, type(None))
         options = {name: x if isinstance(x, plain) else type(x).__name__ for name, x in self.options.items()}
         return {"optimizer": self.algorithm, "options": options, "learning_rate": rates, **clipping}
 
     @property
     def _rate(self) -> Any:
-        """Return the learning rate as a number or a schedule."""
-        rate = 1e-3 if self.learning_rate is None else self.learning_rate
+        """Return the learning rate as a number or a schedule; None if a line search finds it."""
+        rate = self.learning_rate
+        if rate is None:
+            return None if self.algorithm in LINE_SEARCHES else 1e-3
         return rate if callable(rate) else _positive("learning_rate", rate)
 
     @functools.cached_property
@@ -92,15 +100,17 @@ class Optimizer:
             make, rate = find_optimizer(core), self._rate
             others = inspect.signature(make).parameters.keys() - {"learning_rate"}
             with refusals_of(make):
-                make(learning_rate=rate(0) if callable(rate) else rate, **self.options)  # raises errors now
-                injected = optax.inject_hyperparams(make, static_args=tuple(others))
-                core = injected(learning_rate=rate, **self.options)
+                core = make(learning_rate=rate(0) if callable(rate) else rate, **self.options)  # raises errors now
+                if rate is not None:
+                    injected = optax.inject_hyperparams(make, static_args=tuple(others))
+                    core = injected(learning_rate=rate, **self.options)
         elif self.learning_rate is not None or self.options:
             option = "options" if self.learning_rate is None else "learning_rate"
             raise InputError(
                 f"{option} goes with the name of an optimizer; an optax.GradientTransformation has its own"
             )
-        return optax.with_extra_args_support(optax.chain(*parts, core))
+        parts += [core] if self.average is None else [core, _averaging(self.average)]
+        return optax.with_extra_args_support(optax.chain(*parts))
 
     def init(self, params: Any) -> Any:
         """Return the state before the first update."""
@@ -157,12 +167,46 @@ def learning_rate(state: Any) -> jax.Array | None:
     return rates[0][1].astype(jnp.float32) if len(rates) == 1 else None
 
 
+#: The key of moving averages in the state of an optimizer.
+_AVERAGE = "jaxrnn.average"
+
+
+def _averaging(decay: float) -> optax.GradientTransformation:
+    """Return a transformation that keeps a moving average of the parameters and changes no update.
+
+    The decay grows with the number of updates n, ``min(decay, (1 + n) / (10 + n))``, as in TensorFlow's
+    ``ExponentialMovingAverage``, so that the first parameters do not count for long.
+    """
+    optax = _optax()
+
+    def init(params: Any) -> Any:
+        return {_AVERAGE: params, "updates": jnp.zeros((), jnp.int32)}
+
+    def update(changes: Any, state: Any, params: Any = None, **_: Any) -> tuple[Any, Any]:
+        count = state["updates"] + 1
+        share = 1 - jnp.minimum(decay, (1 + count) / (10 + count))
+        average = optax.incremental_update(optax.apply_updates(params, changes), state[_AVERAGE], share)
+        return changes, {_AVERAGE: average, "updates": count}
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def averages(state: Any) -> dict[str, jax.Array] | None:
+    """Return the moving averages in the state of an optimizer, or None without an average."""
+    return _optax().tree_utils.tree_get(state, _AVERAGE)
+
+
+def skips_updates(state: Any) -> bool:
+    """Return True if ``optax.apply_if_finite`` leaves out updates that are not finite."""
+    return bool(_optax().tree_utils.tree_get_all_with_path(state, "notfinite_count"))
+
+
 def optimizer_names() -> list[str]:
     """Return the names of optax optimizers that need only a learning rate."""
     optax, names = _optax(), []
     for name in dir(optax):
         made = getattr(optax, name)
-        if name.startswith(("_", "scale_by")) or name in _LINE_SEARCH or not inspect.isfunction(made):
+        if name.startswith(("_", "scale_by")) or not inspect.isfunction(made):
             continue
         parameters = dict(inspect.signature(made).parameters)
         needs = [key for key, value in parameters.items() if value.default is inspect.Parameter.empty]

@@ -139,7 +139,7 @@ def check_functions(loss: Any, metrics: Any) -> dict[str, Function]:
         raise InputError(f"loss must be a function of outputs, example and mask, not a {type(loss).__name__}")
     if not isinstance(metrics, Mapping | None):
         raise InputError(f"metrics must be a dict of functions by name, not a {type(metrics).__name__}")
-    taken = {"loss", "step", "grad_norm", "learning_rate", "seconds", "validation_loss"}
+    taken = {"loss", "step", "grad_norm", "param_norm", "learning_rate", "seconds", "validation_loss"}
     for name, metric in (metrics or {}).items():
         if not callable(metric):
             raise InputError(f"metric {name!r} must be a function of outputs, example and mask, not {metric!r}")

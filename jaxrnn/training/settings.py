@@ -12,6 +12,7 @@ import jax
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location, check_writable
+from jaxrnn.audio.waveforms import STFT, Waveform, waveform_of
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.model.loading import load, write_graph
 from jaxrnn.settings.files import Overrides, SettingsFile
@@ -29,12 +30,14 @@ from jaxrnn.settings.models import (
 )
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.agreement import check_alike
+from jaxrnn.training.callbacks import Callback, logs
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.examples import NpzFiles, make_source
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.optimizers import Optimizer, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
+from jaxrnn.training.recordings import Mixtures
 from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.validation import validate
 
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class ExamplesSettings(Settings):
-    """Examples from files, or from a function."""
+    """Examples from files, from recordings, or from a function."""
 
     npz: AnyPath | None = None
     """A folder, or a pattern such as `data/*.npz`, as a path or URL: one example per file, with arrays by name."""
@@ -54,13 +57,15 @@ class ExamplesSettings(Settings):
     """Instead of `npz`: `file.py:function` or `module:function` that returns examples, or a function drawing one."""
     arguments: dict[str, Any] = {}
     """The arguments of the function."""
+    recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
+    """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
-        if (self.npz is None) == (self.function is None):
-            raise ValueError("expected either npz or function")
-        if self.npz is not None and self.arguments:
-            raise ValueError("arguments are for a function; npz has none")
+        if sum(each is not None for each in (self.npz, self.function, self.recordings)) != 1:
+            raise ValueError("expected one of npz, function and recordings")
+        if self.function is None and self.arguments:
+            raise ValueError("arguments are for a function")
         return self
 
 
@@ -71,9 +76,18 @@ class LossSettings(FunctionSettings):
     """A name in jaxrnn, or your `file.py:function` or `module:function`. Options stand beside the name."""
 
 
+class PartSettings(LossSettings):
+    """The name and the options of a loss, with a weight."""
+
+    weight: float = 1.0
+    """The factor of the loss in a sum."""
+
+
 class ValidationSettings(ExamplesSettings):
     """Examples for validation, and early stopping."""
 
+    count: PositiveInt = 64
+    """Number of mixtures of `recordings`."""
     every: PositiveInt = 100
     """Updates between validations."""
     patience: PositiveInt | None = None
@@ -92,14 +106,16 @@ class OptimizerSettings(FunctionSettings):
 
     name: str = "adam"
     """An optimizer of optax. Arguments stand beside the name."""
-    learning_rate: PositiveFloat | ScheduleSettings = 1e-3
-    """A number, or a schedule of optax."""
+    learning_rate: PositiveFloat | ScheduleSettings | None = None
+    """A number, or a schedule of optax; by default 0.001, or for `lbfgs` the rate that it finds."""
     clip_norm: PositiveFloat | None = None
     """The largest global norm of the gradients."""
     train: str | list[str] = "*"
     """Name patterns (with `*` and `?`) of the parameters to train."""
     freeze: str | list[str] = []
     """Name patterns of parameters to leave out of `train`."""
+    average: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The decay of a moving average of the parameters, such as 0.999, which is validated and exported."""
 
 
 class TrainingSettings(Settings):
@@ -109,8 +125,8 @@ class TrainingSettings(Settings):
     """The network: its ONNX file, or the keys below."""
     data: ExamplesSettings
     """The examples to train on."""
-    loss: LossSettings
-    """The loss that updates minimize: a name, or the keys below."""
+    loss: PartSettings | list[PartSettings]
+    """The loss that updates minimize: a name, the keys below, or a list of losses, whose weighted sum counts."""
     steps: PositiveInt | None = None
     """Number of updates. Give either `steps` or `epochs`."""
     epochs: PositiveInt | None = None
@@ -123,10 +139,16 @@ class TrainingSettings(Settings):
     """The optimizer: a name, or the keys below."""
     sequences: Annotated[dict[str, Any], Options(Sequences)] = Field({}, validate_default=True)
     """The way in which the model runs over sequences."""
+    stft: Annotated[dict[str, Any], Options(waveform_of, names=STFT)] | None = None
+    """For a network over spectra: the transforms around it. It is trained from `samples` to `audio`."""
+    symbol: str | None = None
+    """With `stft`: the time dimension of an offline network; by default the network takes a frame a step."""
     validation: ValidationSettings | None = None
     """Examples for validation. The result has the parameters with the best validation loss."""
     checkpoints: Annotated[dict[str, Any], Options(Checkpoints, short="folder")] | None = None
     """Checkpoints, from which an interrupted run continues: a folder, or the keys below."""
+    log: Annotated[dict[str, Any], Options(logs, short="to")] | None = None
+    """Logs beside the history: a list such as `[tensorboard, csv]`, or the keys below."""
     params: LocalPath | None = None
     """A folder of checkpoints with initial parameters, in place of those of the file."""
     devices: PositiveInt | None = None
@@ -181,7 +203,7 @@ class PreparedTraining:
         arguments = dict(self.arguments)
         if resume is not None and (checkpoints := arguments["checkpoints"]) is not None:
             arguments["checkpoints"] = dataclasses.replace(checkpoints, resume=resume)
-        fitted = fit(self.model, **arguments, progress=progress)
+        fitted = fit(**arguments, progress=progress)
         if export is not None:
             write_graph(self.model, fitted.params, export)
         if plot is not None and fitted.history:
@@ -198,7 +220,9 @@ class PreparedTraining:
         if (validation := self.arguments["validation"]) is None:
             return None
         names = ("loss", "metrics", "batch_size", "sequences", "dtype", "devices")
-        return validate(self.model, params, validation.data, **{name: self.arguments[name] for name in names})
+        return validate(
+            self.arguments["model"], params, validation.data, **{name: self.arguments[name] for name in names}
+        )
 
 
 def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) -> PreparedTraining:
@@ -215,7 +239,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     file = SettingsFile(TrainingSettings, path, overrides)
     arguments = file.together(
         {
-            "loss": lambda: _function(file, file.settings.loss, "loss", losses.LOSSES, "loss"),
+            "loss": lambda: _loss(file),
             "metrics": lambda: file.together(
                 {
                     name: functools.partial(_function, file, metric, "metric", metrics.METRICS, "metrics", name)
@@ -225,6 +249,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
             "optimizer": lambda: _optimizer(file),
             "sequences": lambda: _made(file, "sequences", Sequences),
             "checkpoints": lambda: _made(file, "checkpoints", Checkpoints),
+            "callbacks": lambda: _logs(file),
             "devices": lambda: _devices(file),
             "model": lambda: _model(file),
             "data": lambda: _examples(file, file.settings.data, "data"),
@@ -232,7 +257,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
         }
     )
     settings = file.settings
-    model, arguments["params"] = arguments.pop("model")
+    model, arguments["model"], arguments["params"] = arguments.pop("model")
     arguments |= {key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "dtype", "seed")}
     return PreparedTraining(settings, model, arguments)
 
@@ -252,14 +277,43 @@ def _devices(file: File) -> list[Any] | None:
     return jax.devices()[:count]
 
 
-def _model(file: File) -> tuple[Model, Mapping[str, Any]]:
-    """Return the model and the parameters to begin with."""
+def _model(file: File) -> tuple[Model, Model | Waveform, Mapping[str, Any]]:
+    """Return the model, the function of it that is trained, and the parameters to begin with."""
     given = file.settings.model
     with file.at("model"):
-        model = load(given.file, static=given.static, state=given.state, dims=given.dims)
+        model = trained = load(given.file, static=given.static, state=given.state, dims=given.dims)
+    stft, symbol = file.settings.stft, file.settings.symbol
+    if stft is not None:
+        with file.at("stft"):
+            trained = waveform_of(model, symbol, **stft)
+    elif symbol is not None:
+        with file.at("symbol"):
+            raise InputError("this key goes with stft; sequences.time_axis names the time of other networks")
     with file.at("params"):
         folder = file.settings.params
-        return model, model.params if folder is None else load_checkpoint(folder, model)
+        return model, trained, model.params if folder is None else load_checkpoint(folder, model)
+
+
+def _loss(file: File) -> Loss | None:
+    """Build the loss, or the weighted sum of a list."""
+    given = file.settings.loss
+    parts = given if isinstance(given, list) else [given]
+    places = [("loss", place) if isinstance(given, list) else ("loss",) for place in range(len(parts))]
+    makers = [functools.partial(_function, file, part, "loss", losses.LOSSES) for part in parts]
+    made = file.together({str(keys): functools.partial(make, *keys) for make, keys in zip(makers, places, strict=True)})
+    if len(made) < len(parts):
+        return None  # a part read a faulty key
+    with file.at("loss"):
+        return losses.weighted_sum([(part.weight, loss) for part, loss in zip(parts, made.values(), strict=True)])
+
+
+def _logs(file: File) -> list[Callback]:
+    log, checkpoints, data = (getattr(file.settings, key) for key in ("log", "checkpoints", "data"))
+    if log is None:
+        return []
+    rate = log["rate"] or (data.recordings or {}).get("rate")
+    with file.at("log"):
+        return logs(**log | {"folder": log["folder"] or (checkpoints or {}).get("folder"), "rate": rate})
 
 
 def _validation(file: File) -> Validation | None:
@@ -276,7 +330,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def _function(
-    file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str
+    file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str | int
 ) -> Loss:
     """Build the loss or metric that is named in a part of the file."""
     axis = file.settings.sequences["time_axis"]
@@ -295,16 +349,23 @@ def _optimizer(file: File) -> Optimizer:
                 rate = make(**options)
                 float(rate(0))
     with file.at("optimizer"):
-        options = check_options(find_optimizer(settings.name), {**settings.options, "learning_rate": rate})
-        rate = options.pop("learning_rate")
-        return Optimizer(settings.name, rate, settings.clip_norm, settings.train, settings.freeze, options)
+        given = {"learning_rate": 1.0 if rate is None else rate}  # optimizers differ in whether they need one
+        options = check_options(find_optimizer(settings.name), {**settings.options, **given})
+        checked = options.pop("learning_rate")
+        rate = rate if rate is None else checked
+        common = settings.model_dump(include={"clip_norm", "train", "freeze", "average"})
+        return Optimizer(settings.name, rate, **common, options=options)
 
 
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
     if settings.npz is not None:
         with file.at(key, "npz"):
             return NpzFiles(settings.npz)
-    assert settings.function is not None, "it has one of both"
+    if settings.recordings is not None:
+        with file.at(key, "recordings"):
+            mixtures = Mixtures(**settings.recordings)
+            return mixtures.drawn(settings.count) if isinstance(settings, ValidationSettings) else mixtures
+    assert settings.function is not None, "it has one of the three"
     examples = file.call(settings.function, settings.arguments, key)
     with file.at(key, "function"):
         make_source(examples, 0 if key == "data" else None, what=key)

@@ -149,7 +149,7 @@ class TrainState:
         """Record a validation after the last update."""
         best, loss, facts = self.best, measured["loss"], dataclasses.replace(self.counters, validated_step=self.step)
         if facts.best_loss is None or loss < facts.best_loss:
-            best = host(self.arrays.trained)
+            best = host(self.arrays.judged)
             facts = dataclasses.replace(facts, best_step=self.step, best_loss=loss, patience_counter=0)
         else:
             facts = dataclasses.replace(facts, patience_counter=facts.patience_counter + 1)
@@ -167,9 +167,15 @@ class TrainState:
             frozen=host(dict(self.frozen)),
             optimizer=host(optimizer),
             carry=placement.gather(self.arrays.carry),
-            best={} if self.counters.best_step == self.step else dict(self.best),
+            best=self._best(),
             history=self.history,
         )
+
+    def _best(self) -> Named:
+        """Return the best parameters, or the averages without validation; empty for the parameters of this update."""
+        if self.counters.best_loss is not None and self.counters.best_step != self.step:
+            return dict(self.best)
+        return {} if self.arrays.judged is self.arrays.trained else host(self.arrays.judged)
 
     def restore(self, snapshot: Snapshot, placement: Placement) -> None:
         """Continue from a checkpoint; a TrainingError reports a different optimizer."""

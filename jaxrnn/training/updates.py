@@ -16,7 +16,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.layout import ExampleLayout
-from jaxrnn.training.optimizers import Optimizer, learning_rate
+from jaxrnn.training.optimizers import Optimizer, averages, learning_rate, skips_updates
 from jaxrnn.training.options import Function
 from jaxrnn.training.sharding import Placement
 
@@ -33,6 +33,12 @@ class UpdateState(NamedTuple):
     trained: dict[str, jax.Array]
     optimizer: Any
     carry: dict[str, jax.Array]
+
+    @property
+    def judged(self) -> dict[str, jax.Array]:
+        """Return the trained parameters to validate and to return: the moving averages, if the optimizer keeps any."""
+        averaged = averages(self.optimizer)
+        return self.trained if averaged is None else averaged
 
 
 class Updates:
@@ -70,7 +76,8 @@ class Updates:
     def __call__(self, state: UpdateState, chunk: BatchChunk) -> tuple[UpdateState, dict[str, jax.Array]]:
         """Run an update, and return the new state and a report of scalars.
 
-        The report has ``loss``, ``grad_norm`` before clipping, ``finite``, ``learning_rate`` if known, and ``metrics``.
+        The report has ``loss``, ``grad_norm`` before clipping, ``param_norm``, ``finite``, ``learning_rate`` if known,
+        and ``metrics``.
         """
         return self._update(
             state, self.frozen, chunk.arrays, chunk.mask, chunk.weights, ragged=self.forward.takes_lengths(chunk.ragged)
@@ -93,16 +100,23 @@ class Updates:
         new, optimizer = self.optimizer.update(
             gradients, state.optimizer, state.trained, loss, lambda trained: objective(trained)[0]
         )
-        squares = [jnp.sum(jnp.square(gradient.astype(jnp.float32))) for gradient in gradients.values()]
+        # Where the optimizer leaves out updates that are not finite, the parameters stay finite.
+        judged = new.values() if skips_updates(optimizer) else (loss, *gradients.values(), *new.values())
         report = {
             "loss": loss,
-            "grad_norm": jnp.sqrt(jnp.sum(jnp.stack(squares))),
-            "finite": jnp.stack([jnp.isfinite(x).all() for x in (loss, *gradients.values(), *new.values())]).all(),
+            "grad_norm": _norm(gradients),
+            "param_norm": _norm(new),
+            "finite": jnp.stack([jnp.isfinite(x).all() for x in judged]).all(),
             "metrics": metrics,
         }
         if (rate := learning_rate(optimizer)) is not None:
             report["learning_rate"] = rate
         return UpdateState(new, optimizer, carry), report
+
+
+def _norm(arrays: Arrays) -> jax.Array:
+    squares = [jnp.sum(jnp.square(array.astype(jnp.float32))) for array in arrays.values()]
+    return jnp.sqrt(jnp.sum(jnp.stack(squares)))
 
 
 def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import check_count
 from jaxrnn.training.agreement import check_alike, digest_of_all, digest_of_examples
 from jaxrnn.training.batches import Batches, sequence_order
 from jaxrnn.training.examples import make_source
-from jaxrnn.training.layout import make_layout
+from jaxrnn.training.layout import check_model, make_layout
 from jaxrnn.training.options import SEQUENCES, Function, Sequences, Validation, check_functions
 from jaxrnn.training.parameters import copied
 from jaxrnn.training.sharding import Placement
 from jaxrnn.training.updates import Forward, fresh_carry
 
 if TYPE_CHECKING:
+    from jaxrnn.audio.waveforms import Waveform
     from jaxrnn.model import Model
 
 
 def validate(
-    model: Model,
+    model: Model | Waveform,
     params: Mapping[str, Any],
     data: Sequence[Mapping[str, Any]],
     loss: Function,
@@ -41,7 +44,7 @@ def validate(
     All examples have the same weight, whatever their length.
 
     Args:
-        model: The model.
+        model: The model, as in `fit`.
         params: All parameters of the model.
         data: A sequence of examples, as in `fit`.
         loss: ``loss(outputs, example, mask) -> scalar``, as in `fit`.
@@ -56,12 +59,13 @@ def validate(
         StateError: The model forgets its state, so it has no steps.
         MissingPackageError: Grain is missing.
     """
+    network: Any = check_model(model)
     check_count("batch_size", batch_size)
     functions = check_functions(loss, metrics)
     dtype = compute_type(dtype)
-    values = copied(model, params, dtype)
-    layout = make_layout(model, sequences.whole, *make_source(data, None).get(0))
-    validator = Validator(Forward(model, layout, loss, functions, dtype), Validation(data), batch_size, devices)
+    values = copied(network, params, dtype)
+    layout = make_layout(network, sequences.whole, *make_source(data, None).get(0))
+    validator = Validator(Forward(network, layout, loss, functions, dtype), Validation(data), batch_size, devices)
     check_alike(validator.placement, {"parameters": digest_of_all(values), "batch_size": batch_size})
     with jax.enable_x64(layout.wide):
         return validator(validator.placement.replicate(values))
@@ -76,9 +80,11 @@ class Validator:
         self._order = sequence_order(self._count, size)
         self.placement = Placement(devices, size)
         source = make_source(options.data, None)
+        forward.layout.read(*source.get(0))  # raises errors before the training
         examples = digest_of_examples(self.placement, source, forward.layout)
         check_alike(self.placement, {"validation examples": self._count, "examples in validation": examples})
-        self._batches = Batches(source, forward.layout, self.placement)
+        self._source, self._batches = source, Batches(source, forward.layout, self.placement)
+        self._run = jax.jit(functools.partial(forward.run, ragged=False))
         self._forward, self._carry = forward, fresh_carry(forward, self.placement)
 
         def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:
@@ -87,6 +93,15 @@ class Validator:
 
         everywhere = self.placement.everywhere
         self._sums: Callable[..., Any] = jax.jit(sums, static_argnames="ragged", out_shardings=everywhere)
+
+    def examples(self, params: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
+        """Yield the arrays and the outputs of the first examples, for parameters on one device."""
+        forward, layout = self._forward, self._forward.layout
+        state = {} if layout.mode == "apply" else forward.model.init()
+        for number in range(min(count, self._count)):
+            example = layout.read(*self._source.get(number))
+            outputs, _ = self._run(params, state, example, np.ones(layout.frames(example), bool))
+            yield {**example, **jax.device_get(outputs)}
 
     def __call__(self, params: Mapping[str, Any]) -> dict[str, float]:
         """Return the mean loss and metrics for replicated parameters."""

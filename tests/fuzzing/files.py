@@ -17,8 +17,8 @@ from training_cases import examples, flat_fit, mean_square, recurrent_model
 
 from fuzzing.compiled import changed_json
 from fuzzing.structure import damaged
+from jaxrnn.audio.recordings import open_recording
 from jaxrnn.evaluation import from_manifest, read_results, write_report
-from jaxrnn.evaluation.recordings import open_recording
 from jaxrnn.evaluation.settings import EvaluationSettings
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.training import load_checkpoint

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrnn._files.messages import near
+from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, columns_of
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.corpus import COLUMNS, PLACE, Item, columns_of
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
 from jaxrnn.evaluation.metrics.protocol import (
     Accumulator,

@@ -11,9 +11,9 @@ import polars as pl
 
 from jaxrnn._files.messages import near
 from jaxrnn._files.stores import Location
+from jaxrnn.audio.corpus import Item
 from jaxrnn.errors import InputError, check_count, optional_package
 from jaxrnn.evaluation.compare import compare
-from jaxrnn.evaluation.corpus import Item
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.parts import write_whole
 from jaxrnn.evaluation.report.table import LATEX_ESCAPES, number, places_of

@@ -14,8 +14,8 @@ import polars as pl
 
 from jaxrnn._files.messages import environment
 from jaxrnn._files.stores import Location, location
+from jaxrnn.audio.corpus import COLUMNS, OK, Item
 from jaxrnn.evaluation.compare import PairedComparison
-from jaxrnn.evaluation.corpus import COLUMNS, OK, Item
 from jaxrnn.evaluation.metrics import Column
 from jaxrnn.evaluation.parts import Row, collected
 from jaxrnn.evaluation.report.plots import Plot, PlotData, histogram, library, roc, scatter

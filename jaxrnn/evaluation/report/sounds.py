@@ -13,9 +13,9 @@ from PIL import Image
 from scipy import signal
 
 from jaxrnn._files.stores import Location
+from jaxrnn.audio.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.audio.sounds import as_int16
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.recordings import ARRAYS, SAMPLES, open_recording
 from jaxrnn.evaluation.report.table import duration, text
 
 #: The highest rate that FLAC has; from 2**16 on, rates are multiples of ten.

@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxrnn.training.losses.classes import binary_cross_entropy, cross_entropy, ctc
-from jaxrnn.training.losses.frames import Loss, Output, TimeAxis
-from jaxrnn.training.losses.signals import mean_absolute_error, mse, si_sdr, spectral_mse
+from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, weighted_sum
+from jaxrnn.training.losses.signals import (
+    SIGNALS,
+    mean_absolute_error,
+    mse,
+    multi_resolution_stft,
+    permutation_invariant,
+    si_sdr,
+    spectral_mse,
+)
 
 __all__ = [
     "LOSSES",
@@ -22,14 +30,17 @@ __all__ = [
     "ctc",
     "mean_absolute_error",
     "mse",
+    "multi_resolution_stft",
+    "permutation_invariant",
     "si_sdr",
     "spectral_mse",
+    "weighted_sum",
 ]
 __dir__ = __all__.copy
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
-    make.__name__: make
-    for make in (binary_cross_entropy, cross_entropy, ctc, mean_absolute_error, mse, si_sdr, spectral_mse)
+    **{make.__name__: make for make in (binary_cross_entropy, cross_entropy, ctc, permutation_invariant)},
+    **SIGNALS,
 }
 """The losses by name, as a file of settings calls them."""

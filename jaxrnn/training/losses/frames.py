@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrnn._files.messages import describe, near
 from jaxrnn.errors import InputError
@@ -38,6 +39,29 @@ def named_by_call(make: Callable[Options, Loss]) -> Callable[Options, Loss]:
         return loss
 
     return named
+
+
+def weighted_sum(parts: Sequence[tuple[float, Loss]]) -> Loss:
+    """Build the weighted sum of losses.
+
+    Args:
+        parts: Weights with losses, such as ``[(1, losses.si_sdr(...)), (0.5, losses.mse(...))]``.
+
+    Raises:
+        InputError: There is no loss, or a weight is not a finite number.
+    """
+    parts = list(parts)
+    if not parts or not all(np.isfinite(weight) for weight, _ in parts):
+        raise InputError(f"a sum needs losses with finite weights, not {[weight for weight, _ in parts]}")
+    if len(parts) == 1 and parts[0][0] == 1:
+        return parts[0][1]
+
+    def loss(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.stack([weight * part(outputs, example, mask) for weight, part in parts]))
+
+    names = (f"{weight:g} * {getattr(part, '__qualname__', type(part).__name__)}" for weight, part in parts)
+    loss.__qualname__ = " + ".join(names)
+    return loss
 
 
 def comparison(

@@ -1,15 +1,32 @@
-"""Losses of signals and spectra: SI-SDR, and mean errors of real values, magnitudes and complex spectra."""
+"""Losses of signals and spectra: SI-SDR, and errors of real values, magnitudes and complex spectra."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxrnn._files.messages import describe, near_or_all
+from jaxrnn.audio.frames import Frames, window_values
 from jaxrnn.errors import InputError
 from jaxrnn.si_sdr import energies
-from jaxrnn.training.losses.frames import Loss, Output, TimeAxis, comparison, masked_mean, named_by_call, present
+from jaxrnn.training.losses.frames import (
+    Arrays,
+    Loss,
+    Output,
+    TimeAxis,
+    comparison,
+    masked_mean,
+    named_by_call,
+    present,
+    read_output,
+    read_target,
+)
 
 
 @named_by_call
@@ -98,6 +115,64 @@ def spectral_mse(
 
 
 @named_by_call
+def multi_resolution_stft(
+    output: Output,
+    target: str,
+    *,
+    time_axis: TimeAxis = "auto",
+    sizes: tuple[int, ...] = (1024, 2048, 512),
+    hops: tuple[int, ...] = (120, 240, 50),
+    windows: tuple[int, ...] = (600, 1200, 240),
+    floor: float = 1e-7,
+) -> Loss:
+    """Build the error of magnitudes of short-time spectra, the mean over several resolutions.
+
+    For spectra T and O of target and output, ``||T| - |O||_F / ||T||_F + mean(abs(log|T| - log|O|))``: spectral
+    convergence and error of log magnitudes. The phase does not count.
+
+    Source: Yamamoto, Song and Kim, "Parallel WaveGAN", ICASSP 2020.
+
+    Args:
+        output: The name of a model output, or a function of outputs and example: real samples.
+        target: An array of the example in the shape of the output, apart from axes of size 1.
+        time_axis: The time axis of the output, or "auto" for the only axis longer than 1.
+        sizes: Samples of the Fourier transform, for each resolution.
+        hops: Samples from frame to frame.
+        windows: Samples of the Hann window.
+        floor: The least square of a magnitude, so that the logarithm of silence is finite.
+
+    Raises:
+        InputError: The numbers do not fit; or, when called, the arrays are complex.
+    """
+    if not sizes or not len(sizes) == len(hops) == len(windows) or floor <= 0:
+        raise InputError(f"sizes, hops and windows have a number for each resolution, not {sizes}, {hops}, {windows}")
+    frames = []
+    for size, hop, length in zip(sizes, hops, windows, strict=True):
+        if not 0 < length <= size:
+            raise InputError(f"a window must have from 1 to the {size} samples of its transform, not {length}")
+        before = (size - length) // 2
+        window = np.pad(window_values("hann", length), (before, size - length - before))
+        frames.append(Frames(size, hop, window, padding="zeros"))
+
+    def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
+        if jnp.iscomplexobj(estimate):
+            raise InputError("multi_resolution_stft compares samples, and these arrays are complex")
+        total, count = jnp.zeros((), estimate.dtype), jnp.sum(exists, dtype=jnp.int32)
+        for each in frames:
+            spectra = (jnp.moveaxis(each.stft(jnp.moveaxis(x, 0, -1)), -2, 0) for x in (estimate, reference))
+            got, wanted = (jnp.sqrt(jnp.maximum(_square(spectrum), floor)) for spectrum in spectra)
+            # The frames that a recording of the existing samples has.
+            there = jnp.arange(len(got), dtype=jnp.int32) * each.hop <= count
+            square = jnp.sum(present(wanted - got, there) ** 2)
+            distance = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+            total += distance / jnp.sqrt(jnp.sum(present(wanted, there) ** 2))
+            total += masked_mean(jnp.abs(jnp.log(wanted) - jnp.log(got)), there)
+        return total / len(frames)
+
+    return comparison(error, output, target, time_axis=time_axis)
+
+
+@named_by_call
 def si_sdr(
     output: Output,
     target: str,
@@ -133,6 +208,66 @@ def si_sdr(
         return -_ratio(estimate, reference, limit)
 
     return comparison(loss, output, target, times=times, time_axis=time_axis)
+
+
+@named_by_call
+def permutation_invariant(
+    loss: str | Callable[..., Loss],
+    output: Output,
+    target: str,
+    *,
+    axis: int = 0,
+    time_axis: TimeAxis = "auto",
+    **options: Any,
+) -> Loss:
+    """Build the loss of several sources, the mean over sources, in the order of the output that makes it least.
+
+    Source: Kolbaek et al., "Multitalker speech separation with utterance-level permutation invariant training of deep
+    recurrent neural networks", TASLP 2017.
+
+    Args:
+        loss: The loss of a source, by name or as a function of the names of an output and a target.
+        output: The name of a model output, or a function of outputs and example, with an axis of sources.
+        target: An array of the example with the axis of sources first, as `jaxrnn.training.Mixtures` draws it.
+        axis: The axis of sources of the output.
+        time_axis: The time axis of a source of the output, or "auto" for the only axis longer than 1.
+        options: Options of the loss.
+
+    Raises:
+        InputError: The loss or an option is unknown; or, when called, the numbers of sources differ.
+    """
+    if isinstance(loss, str) and loss not in SIGNALS:
+        raise InputError(f"there is no loss of a source {loss!r}{near_or_all(loss, SIGNALS)}")
+    try:
+        of_source = (SIGNALS[loss] if isinstance(loss, str) else loss)("it", "it", time_axis=time_axis, **options)
+    except TypeError as error:
+        raise InputError(f"the loss of a source does not take these options: {error}") from error
+
+    def best(outputs: Arrays, example: Arrays, mask: jax.Array) -> jax.Array:
+        estimates, references = read_output(outputs, example, output), read_target(example, target)
+        sources = estimates.shape[axis] if -estimates.ndim <= axis < estimates.ndim else 0
+        if sources != len(references) or not 0 < sources <= MAX_SOURCES:
+            raise InputError(
+                f"{target!r} is {describe(references)}, with sources first, and the output is {describe(estimates)}, "
+                f"with sources along axis {axis}: give 1 to {MAX_SOURCES} sources in both"
+            )
+
+        def pair(estimate: jax.Array, reference: jax.Array) -> jax.Array:
+            return of_source({**outputs, "it": estimate}, {**example, "it": reference}, mask)
+
+        pairs = jnp.stack([jnp.stack([pair(x, y) for y in references]) for x in jnp.moveaxis(estimates, axis, 0)])
+        orders = np.array(list(itertools.permutations(range(sources))), np.int32)
+        return jnp.min(jnp.mean(pairs[np.arange(sources, dtype=np.int32), orders], axis=1))
+
+    return best
+
+
+#: The losses of a signal by name.
+SIGNALS: dict[str, Callable[..., Loss]] = {
+    make.__name__: make for make in (mean_absolute_error, mse, multi_resolution_stft, si_sdr, spectral_mse)
+}
+#: The most sources, which have 720 orders.
+MAX_SOURCES = 6
 
 
 def _ratio(estimate: jax.Array, reference: jax.Array, limit: float) -> jax.Array:

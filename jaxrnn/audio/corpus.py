@@ -1,4 +1,4 @@
-"""The recordings to evaluate: read from a folder or a manifest, checked, and measured by their headers."""
+"""Recordings by name: a folder or a table of them, checked, and measured by their headers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below, location, name_below, resolved
+from jaxrnn.audio.recordings import open_recording
 from jaxrnn.errors import InputError, optional_package
-from jaxrnn.evaluation.recordings import open_recording
 
-with optional_package("polars", "tables of results", "evaluate"):
+with optional_package("polars", "tables of recordings", "evaluate"):
     import polars as pl
 
 #: Some damaged files end in a panic of Polars' code in Rust, which is no `Exception`.

@@ -1,0 +1,197 @@
+"""What watches a training: callbacks, and logs in files, TensorBoard and Weights & Biases."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib
+import io
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrnn._files.messages import as_json, near_or_all, short_repr
+from jaxrnn.errors import InputError, check_count, optional_package
+
+#: The file of the history, which a folder of checkpoints always has.
+HISTORY = "history.jsonl"
+#: The most rows of an array that are logged as sounds.
+MAX_ROWS = 8
+
+
+@short_repr
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A training in progress, as callbacks see it.
+
+    Attributes:
+        history: The records so far, of earlier runs too.
+        params: A function that returns all parameters after the update of the record; averages, if there are any.
+        examples: A function that yields the first validation examples up to a number, with the outputs of the model.
+    """
+
+    history: Sequence[Mapping[str, Any]]
+    params: Callable[[], dict[str, Any]]
+    examples: Callable[[int], Iterator[dict[str, Any]]]
+
+
+class Callback:
+    """What `fit` calls while it trains, in the first of several processes; define the methods that you need.
+
+    An exception ends the training.
+    """
+
+    def begin(self, training: Running) -> None:
+        """Begin, before the first update of this run. A resumed training has a history."""
+
+    def update(self, record: Mapping[str, Any], training: Running) -> None:
+        """Take the record of an update, with the validation after it, if any."""
+
+    def end(self) -> None:
+        """End, also after an error."""
+
+
+def logs(
+    to: str | list[str],
+    folder: str | os.PathLike[str] | None = None,
+    sounds: int = 0,
+    rate: int | None = None,
+    project: str = "jaxrnn",
+) -> list[Callback]:
+    """Return callbacks that log each update: losses, metrics, learning rate and norms, and examples of sound.
+
+    A resumed training continues its logs, in which no update is there twice. Numbers that are not finite are null in
+    JSON.
+
+    Args:
+        to: The logs: `csv`, `jsonl`, `tensorboard` (by tensorboardX) and `wandb`. A run folder always has
+            `history.jsonl`.
+        folder: The run folder; by default the folder of checkpoints.
+        sounds: Number of validation examples that `tensorboard` and `wandb` log as sounds after each validation: all
+            real samples of an example and of the outputs.
+        rate: Samples per second of the sounds; by default 16000, or the rate of `data.recordings`.
+        project: The project of `wandb`.
+
+    Raises:
+        InputError: There is no folder, or an argument does not fit.
+        MissingPackageError: tensorboardX or wandb is missing.
+    """
+    if folder is None:
+        raise InputError("logs need a folder, or checkpoints")
+    place, heard = (
+        Path(folder),
+        (check_count("sounds", sounds, 0), check_count("rate", 16_000 if rate is None else rate)),
+    )
+    make: dict[str, Callable[[], Callback]] = {
+        "csv": lambda: LogFile(place / "history.csv"),
+        "jsonl": lambda: LogFile(place / HISTORY),
+        "tensorboard": lambda: _TensorBoard("tensorboardX", ["log"], place / "tensorboard", *heard),
+        "wandb": lambda: _WandB("wandb", [], place, *heard, project),
+    }
+    names = dict.fromkeys([*([to] if isinstance(to, str) else to), "jsonl"])
+    if unknown := [name for name in names if name not in make]:
+        raise InputError(f"there is no log {unknown[0]!r}{near_or_all(unknown[0], make)}")
+    return [make[name]() for name in names]
+
+
+class LogFile(Callback):
+    """A JSON object or a CSV row per update. A resumed training replaces the file by the history."""
+
+    def __init__(self, path: Path):
+        self.path, self._file, self._table = path.absolute(), io.StringIO(), None
+
+    def begin(self, training: Running) -> None:
+        """Write the history."""
+        self.end()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        if self.path.suffix == ".csv":
+            columns = dict.fromkeys(key for record in training.history for key in record)
+            self._table = csv.DictWriter(self._file, list(columns))
+            self._table.writeheader()
+        self._write(training.history)
+
+    def update(self, record: Mapping[str, Any], training: Running) -> None:
+        """Add a line."""
+        if self._table is not None and not record.keys() <= set(self._table.fieldnames):
+            self.begin(training)  # with new columns, as of a validation
+        else:
+            self._write([record])
+
+    def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
+        if self._table is not None:
+            self._table.writerows(records)
+        else:
+            self._file.writelines(json.dumps(as_json(record)) + "\n" for record in records)
+        self._file.flush()
+
+    def end(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@dataclasses.dataclass
+class _TensorBoard(Callback):
+    package: str
+    extras: Sequence[str]
+    folder: Path
+    sounds: int
+    rate: int
+    project: str = ""
+    log: Any = None
+
+    def __post_init__(self):
+        with optional_package(self.package, f"the log {type(self).__name__[1:]}", *self.extras):
+            self.made: Any = importlib.import_module(self.package)
+
+    def begin(self, training: Running) -> None:
+        # TensorBoard hides earlier events of updates that a resumed training repeats.
+        done = len(training.history)
+        self.log = self.made.SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
+
+    def update(self, record: Mapping[str, Any], training: Running) -> None:
+        for name in record.keys() - {"step"}:
+            self.log.add_scalar(name.replace("validation_", "validation/", 1), record[name], record["step"])
+        for name, samples in self.heard(record, training):
+            self.log.add_audio(name, samples[:, None], record["step"], sample_rate=self.rate)
+
+    def heard(self, record: Mapping[str, Any], training: Running) -> Iterator[tuple[str, np.ndarray]]:
+        count = self.sounds if "validation_loss" in record else 0
+        for number, arrays in enumerate(training.examples(count)):
+            for name, array in arrays.items():
+                rows = np.atleast_2d(np.squeeze(array))
+                if rows.dtype.kind == "f" and rows.ndim == 2 and len(rows) <= MAX_ROWS < rows.shape[1]:
+                    for place, row in enumerate(rows):
+                        which = name if len(rows) == 1 else f"{name}_{place}"
+                        yield f"example_{number}/{which}", np.clip(np.nan_to_num(row), -1, 1)
+
+    def end(self) -> None:
+        if self.log is not None:
+            self.log.close()
+
+
+class _WandB(_TensorBoard):
+    def begin(self, training: Running) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        known = self.folder / "wandb.id"
+        if not training.history or not known.is_file():
+            known.write_text(uuid.uuid4().hex, encoding="utf-8")
+        run = known.read_text(encoding="utf-8")
+        self.log = self.made.init(project=self.project, dir=str(self.folder), id=run, resume="allow")
+
+    def update(self, record: Mapping[str, Any], training: Running) -> None:
+        # Weights & Biases ignores updates that it already has.
+        heard = {name: self.made.Audio(x, sample_rate=self.rate) for name, x in self.heard(record, training)}
+        self.log.log({**record, **heard}, step=record["step"])
+
+    def end(self) -> None:
+        if self.log is not None:
+            self.log.finish()
