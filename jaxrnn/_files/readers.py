@@ -14,6 +14,7 @@ Reader = Literal["command", "settings"]
 
 _SAME = (
     "batch",
+    "calibrate",
     "dtype",
     "length",
     "multiple",
@@ -28,7 +29,7 @@ _SAME = (
 )
 _SOUND = ("exponent", "gives", "hop", "norm", "padding", "symbol", "synthesis", "takes", "window")
 #: The command-line option for each argument in Python.
-OPTIONS = {"dims": "--dim", "io_dtype": "--io-dtype", "metadata": "--metadata", "names": "--name"} | {
+OPTIONS = {"dims": "--dim", "io_dtype": "--io-dtype", "metadata": "--metadata", "names": "--name", "quantize_exclude": "--quantize-exclude"} | {
     name: f"--{name}" for name in _SAME + _SOUND
 }
 #: The arguments of calls that are also keys of a file of settings: those of `jaxrnn.load`.
