@@ -31,6 +31,8 @@ Recordings = Iterable[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]
 
 #: The most bytes of inputs of all calls, which are in memory together.
 _MOST = 2**31
+#: The steps from one flush to the next.
+_EACH = 8
 
 
 class _Noting:
@@ -46,7 +48,7 @@ class _Noting:
 
 
 class _Watched(InEngine):
-    """Files in an engine. The flush also runs after each step, because recordings of users may end there."""
+    """Files in an engine. The flush also runs during a recording, because those of users may end there."""
 
     frames = 0
 
@@ -56,7 +58,7 @@ class _Watched(InEngine):
 
     def __call__(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         rest = self.spec.pulse - self.spec.multiple
-        if self.flushes and self.frames + rest >= self.spec.shortest:
+        if self.flushes and self.frames % (_EACH * self.spec.pulse) == 0 and self.frames + rest >= self.spec.shortest:
             self.rest(state, part(self.spec, inputs, 0, rest), rest)
         self.frames += self.spec.pulse
         return super().__call__(state, inputs)
