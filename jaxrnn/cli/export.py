@@ -62,7 +62,8 @@ def export(
     ],
     metadata: Annotated[dict[str, str], Option(metavar="KEY=TEXT", parse=split_pairs)] | None = None,
     quantize_exclude: Annotated[tuple[str, ...], Option(metavar="NAME")] = (),
-    calibrate: Annotated[Path, Option(metavar=FOLDER, type=click.Path(exists=True, file_okay=False, path_type=Path))] | None = None,
+    calibrate: Annotated[Path, Option(metavar=FOLDER, type=click.Path(exists=True, file_okay=False, path_type=Path))]
+    | None = None,
     names: Annotated[dict[str, str], Option(("--name",), "NAME=NEW", parse=split_pairs)] | None = None,
     params: ParamsOptions,
     verify: bool = False,
@@ -178,7 +179,9 @@ def export(
         )
     options["frame_rate"] = _frame_rate(pulses, rate)
     sizes = single_sizes(dims, ": a stream or a step has no open dimensions")
-    write_step(file, output, pulses, flush, params, sizes, given, seed if verify else None, example, calibrate, **options)
+    write_step(
+        file, output, pulses, flush, params, sizes, given, seed if verify else None, example, calibrate, **options
+    )
 
 
 def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, Any]:

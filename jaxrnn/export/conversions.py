@@ -94,9 +94,7 @@ class Conversion:
         return model, dataclasses.replace(facts, spec=spec, first=first, parts={**facts.parts, **parts})
 
 
-def check_quantize(
-    quantize: Any, exclude: Sequence[str], calibrate: Any, kinds: Sequence[str]
-) -> tuple[str, ...]:
+def check_quantize(quantize: Any, exclude: Sequence[str], calibrate: Any, kinds: Sequence[str]) -> tuple[str, ...]:
     """Check the arguments of an export that quantises, and return the names of excluded nodes."""
     if quantize not in (None, *kinds):
         raise InputError(f"quantize must be None or {' or '.join(map(repr, kinds))}, not {quantize!r}")
@@ -129,8 +127,9 @@ _CHANNELS = 13
 def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] | None = None) -> ir.Model:
     """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs.
 
-    With calls, products and convolutions are quantised statically first. Arrays that depend on no parameter, such as
-    Fourier matrices and tables of positions, stay float32.
+    With the inputs of calls, the products and convolutions of the graph, but not of bodies, are quantised statically:
+    their inputs and outputs have the ranges of all calls. Arrays that depend on no parameter, such as Fourier matrices
+    and tables of positions, stay float32.
     """
     try:
         from onnxruntime import quantization
@@ -142,45 +141,37 @@ def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] |
     kept = {
         node.name
         for node in nodes
-        if any(each is not None and each.meta.get(MADE) for each in node.inputs)
-        or (node.name or "").startswith(exclude)
+        if (node.name or "").startswith(exclude)
+        or any(each is not None and each.meta.get(MADE) for each in node.inputs)
     }
+    weighted = [node for node in nodes if node.graph is model.graph and constant_of(node.inputs[1]) is not None]
+    static = [node.name for node in weighted if calls and node.op_type in _STATIC and node.name not in kept]
+    if static and model.opset_imports[""] < _CHANNELS:
+        raise InputError(f"`quantize='static'` needs opset {_CHANNELS}: give `opset={_CHANNELS}` or more")
     before = Counter(node.op_type for node in model.graph.all_nodes())
-    proto = ir.to_proto(model)
-    if proto.ByteSize() > LARGEST:
-        raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
-    # Without this entry, the quantizer logs advice to preprocess the file.
-    proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+    # The quantizer rewrites products even if it is told to exclude them, so it does not see them.
+    for node in nodes:
+        if node.name in kept or (calls and node.op_type != "LSTM"):
+            node.domain, node.op_type = OWN_DOMAIN, f"{node.domain}::{node.op_type}"
+            model.opset_imports[OWN_DOMAIN] = 1
     with tempfile.TemporaryDirectory(prefix=".jaxrnn.") as folder:
         path = Path(folder, "quantized.onnx")
-        if calls is not None:
-            weighted = [each for each in nodes if each.graph is model.graph and constant_of(each.inputs[1]) is not None]
-            names = [each.name for each in weighted if each.op_type in _STATIC and each.name not in kept]
-            if names and model.opset_imports[""] < _CHANNELS:
-                raise InputError(f"`quantize='static'` needs opset {_CHANNELS}: give `opset={_CHANNELS}` or more")
-            if names:
+        quantization.quantize_dynamic(_prepared(model), path, per_channel=True)
+        result = _shown(ir.load(path))
+        if static:
+            reader: Any = _Reader(calls or ())
+            quantization.quantize_static(
+                _prepared(result),
+                path,
+                reader,
+                op_types_to_quantize=sorted(_STATIC),
+                nodes_to_quantize=static,
+                per_channel=True,
                 # x86 processors without VNNI saturate sums of two products of 8 bits: weights of 7 bits are exact.
-                quantization.quantize_static(
-                    proto,
-                    path,
-                    _Reader(calls),
-                    op_types_to_quantize=sorted(_STATIC),
-                    nodes_to_quantize=names,
-                    per_channel=True,
-                    reduce_range=True,
-                )
-                proto = onnx.load(path)
-        # The quantizer rewrites products even if it is told to exclude them, so it does not see them.
-        for node in proto.graph.node:
-            if node.op_type in _QUANTISED and (node.name in kept or (calls is not None and node.op_type != "LSTM")):
-                node.op_type, node.domain = f"{node.domain}::{node.op_type}", OWN_DOMAIN
-        proto.opset_import.add(domain=OWN_DOMAIN, version=1)
-        quantization.quantize_dynamic(proto, path, per_channel=True)
-        result = ir.load(path)
-    result.opset_imports.pop(OWN_DOMAIN, None)
-    for node in result.graph.all_nodes():
-        if node.domain == OWN_DOMAIN:
-            node.domain, _, node.op_type = node.op_type.partition("::")
+                reduce_range=True,
+            )
+            result = ir.load(path)
+    _shown(model)
     after = Counter(node.op_type for node in result.graph.all_nodes())
     if not any("Quantize" in name for name in after - before):
         raise InputError(
@@ -190,6 +181,24 @@ def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] |
     result.metadata_props.clear()
     result.metadata_props.update(model.metadata_props)
     return result
+
+
+def _prepared(model: ir.Model) -> onnx.ModelProto:
+    """Return a model for ONNX Runtime's quantizer, with the entry without which it logs advice."""
+    proto = ir.to_proto(model)
+    if proto.ByteSize() > LARGEST:
+        raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
+    proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+    return proto
+
+
+def _shown(model: ir.Model) -> ir.Model:
+    """Give hidden nodes their operators again."""
+    model.opset_imports.pop(OWN_DOMAIN, None)
+    for node in model.graph.all_nodes():
+        if node.domain == OWN_DOMAIN:
+            node.domain, _, node.op_type = node.op_type.partition("::")
+    return model
 
 
 class _Reader:

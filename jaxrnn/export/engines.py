@@ -24,7 +24,16 @@ from jaxrnn.onnx.stepfile import FLUSH, METADATA, STEP, StepFile
 from jaxrnn.runtime.runner import Live
 from jaxrnn.steps.specs import bind, taken
 from jaxrnn.steps.stepper import whole_pulse
-from jaxrnn.verification.litert import QUANTIZED, ROUGH, SUFFIX, LiteRt, Signature, precision, read_signature, read_steps
+from jaxrnn.verification.litert import (
+    QUANTIZED,
+    ROUGH,
+    SUFFIX,
+    LiteRt,
+    Signature,
+    precision,
+    read_signature,
+    read_steps,
+)
 from jaxrnn.verification.peers import Peer, candidates
 from jaxrnn.verification.sampling import restore_types
 
@@ -36,9 +45,9 @@ File = str | os.PathLike[str]
 class ExportedFile:
     """A step or flush that jaxrnn exported, for ONNX engines or LiteRT.
 
-    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if jaxrnn
-    quantised its products. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of the
-    number of existing frames, if the file has this input.
+    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if
+    jaxrnn quantised its products. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of
+    the number of existing frames, if the file has this input.
     """
 
     path: Path
