@@ -156,7 +156,7 @@ def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] |
             model.opset_imports[OWN_DOMAIN] = 1
     with tempfile.TemporaryDirectory(prefix=".jaxrnn.") as folder:
         path = Path(folder, "quantized.onnx")
-        quantization.quantize_dynamic(_prepared(model), path, per_channel=True)
+        quantization.quantize_dynamic(_prepared(model), path, sorted(_QUANTISED), per_channel=True)
         result = _shown(ir.load(path))
         if static:
             reader: Any = _Reader(calls or ())
