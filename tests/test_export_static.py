@@ -47,8 +47,9 @@ def recording(frames, loudness=1.0, seed=0):
     return {"x": (loudness * np.random.default_rng(seed).normal(size=(frames, WIDTH))).astype(np.float32)}
 
 
-#: The loudest frames are few, in the second recording, and partly behind the last whole pulse.
-RECORDINGS = {"quiet": recording(200, 0.1), "loud": recording(7, 10.0, seed=1)}
+#: The loudest frames are few, and in the middle of the second recording, which ends within a pulse.
+LOUD = np.concatenate([recording(frames, loudness, seed=1)["x"] for frames, loudness in ((8, 0.1), (24, 10), (9, 0.1))])
+RECORDINGS = {"quiet": recording(200, 0.1), "loud": {"x": LOUD}}
 
 
 def exported(path, stepper=STREAM, **options):
@@ -76,8 +77,10 @@ def test_the_error_is_that_of_the_recordings(ending, tmp_path):
     measured = decibels(*map(np.concatenate, zip(*pairs, strict=True)))
     assert written.errors == {"y": pytest.approx(measured, abs=0.1)}
     assert measured > 28
-    # The range is that of the loudest frames, not of an average, in the step and in the flush.
+    # The range is that of the loudest frames, not of an average, also in the flush of a recording that ends with them.
     assert decibels(*pairs[1]) > 28
+    loud = {"x": LOUD[8:23]}
+    assert decibels(outputs(path, loud)[-2], np.asarray(masking(PARAMS, loud)["y"])[-2]) > 25
     # The state is float: an error does not grow with time.
     long = recording(4000, 5.0, seed=2)
     assert decibels(outputs(path, long)[-500:], np.asarray(masking(PARAMS, long)["y"])[-500:]) > 28
