@@ -46,6 +46,12 @@ def convolved(x, kernel=KERNEL, strides=(1,), pads=((3, 3),), **options):
     return lax.conv_general_dilated(x, jnp.asarray(kernel), strides, pads, **options)
 
 
+@jax.named_scope("encoder")
+def in_half(x):
+    kernel = jnp.asarray(IMAGE_KERNEL[:, :1], jnp.float16)
+    return lax.conv_general_dilated(x[:, :1].astype(jnp.float16), kernel, (1, 1), "VALID")
+
+
 #: Functions with operations that LiteRT lacks, or computes differently.
 OPERATIONS = {
     "product of several axes": (lambda x: jnp.einsum("abcd,adce->cabe", x, PAIRS), RNG.standard_normal((2, 3, 4, 5))),
@@ -141,8 +147,9 @@ def test_an_operation_equals_jax(name, tmp_path):
         (lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32), X, "does not compute in bfloat16"),
         (lax.population_count, WHOLE, "no counterpart of tf.PopulationCount"),
         (lambda x: lax.scan(lambda c, _: (c * 1.01, None), x, length=300)[0], X, "300 trips.*smaller"),
+        (in_half, IMAGE, "'encoder/conv_general_dilated': LiteRT has no counterpart of tfl.depthwise_conv_2d"),
     ],
-    ids=["while", "random", "scatter", "integers", "bfloat16", "bits", "long loop"],
+    ids=["while", "random", "scatter", "integers", "bfloat16", "bits", "long loop", "half"],
 )
 def test_what_litert_lacks_is_refused_by_name(function, x, words, tmp_path):
     with pytest.raises(UnsupportedError, match=words):

@@ -29,7 +29,7 @@ Recording = tuple[dict[str, np.ndarray], int]
 #: Recordings, which are dicts of arrays by input: in order, or by name.
 Recordings = Iterable[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]
 
-#: The most bytes of inputs of all calls, which are in memory together.
+#: The most bytes of the inputs of all calls of a file, which are in memory together.
 _MOST = 2**31
 #: The steps from one flush to the next.
 _EACH = 8
@@ -39,11 +39,14 @@ class _Noting:
     """An engine that notes its inputs."""
 
     def __init__(self, peer: Peer, calls: list[dict[str, np.ndarray]]):
-        self.name, self._peer, self._calls = peer.name, peer, calls
+        self.name, self._peer, self._calls, self._bytes = peer.name, peer, calls, 0
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
         # Frames that do not exist are NaN, which has no place in a range.
         self._calls.append({name: np.asarray(np.nan_to_num(array)) for name, array in feeds.items()})
+        self._bytes += sum(each.nbytes for each in self._calls[-1].values())
+        if self._bytes > _MOST:
+            raise InputError("`calibrate` gives more than 2 GB of inputs and states: give fewer recordings")
         return self._peer.run(feeds)
 
 
@@ -86,20 +89,15 @@ class Calibration:
         if not checked:
             raise InputError("`calibrate` has no recordings: give dicts of arrays by input")
         calls: Calls = {}
-        outputs = []
-        for recording in checked:
-            outputs += _outputs(files, [recording], calls)
-            if sum(each.nbytes for kind in calls.values() for call in kind for each in call.values()) > _MOST:
-                raise InputError("`calibrate` gives more than 2 GB of inputs and states: give fewer recordings")
-        return cls(checked, calls, outputs)
+        return cls(checked, calls, _outputs(files, checked, calls))
 
     def errors(self, path: Path, flush: Path | None = None) -> dict[str, float]:
         """Return by how many decibels the error of quantised files is below each float output."""
         found, result = _outputs(_pair(path, flush), self.recordings), {}
-        for name, first in self.outputs[0].items():
+        for name in self.outputs[0]:
             pairs = [(here[name], there[name]) for here, there in zip(found, self.outputs, strict=True)]
             flat = [(np.ravel(here), np.ravel(there)) for here, there in pairs if there is not None]
-            if first is None or not np.issubdtype(first.dtype, np.floating):
+            if not flat or not np.issubdtype(flat[0][1].dtype, np.floating):
                 continue
             here, there = (np.concatenate(each).astype(np.float64) for each in zip(*flat, strict=True))
             finite = np.isfinite(there)

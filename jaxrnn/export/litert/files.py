@@ -182,7 +182,9 @@ def _converted(graphs: Sequence[Graph]) -> bytes:
     modules = []
     with context:
         for graph, names, lowered in programs:
-            module = ir.Module.parse(lowered.as_text(debug_info=True))
+            # Scopes become names of tensors, without the files that traced them.
+            text = re.sub(r'(?m)^(#loc\d+ = loc\("[^"]*")\(#loc\d+\)\)$', r"\1)", lowered.as_text(debug_info=True))
+            module = ir.Module.parse(text)
             main = next(each for each in module.body.operations if each.attributes["sym_name"].value == "main")
             api.set_signature(main, graph.facts.kind, names, list(graph.results))
             try:
