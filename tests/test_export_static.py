@@ -16,6 +16,7 @@ from refusals import check_refused
 
 import jaxrnn
 from jaxrnn.cli import main
+from jaxrnn.demo import PACKAGED
 from jaxrnn.errors import InputError
 from jaxrnn.export import FileRunner, export_litert, verify_export
 from jaxrnn.verification.litert import Signature, operations
@@ -108,6 +109,7 @@ def test_transforms_and_named_products_stay_float(quantize, ending, tmp_path):
     check_refused(InputError, "starts with 'decoder'", exported, path, **unknown)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_recurrent_layers_and_convolutions(ending, tmp_path, models):
     """A network of convolutions and LSTMs, whose LSTMs are quantised dynamically."""
@@ -149,33 +151,41 @@ def test_recordings_that_do_not_fit_are_one_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_reads_a_folder(tmp_path):
-    """Sound files and arrays calibrate the packaged denoiser between its transforms."""
-    from jaxrnn.demo import PACKAGED
+def said(folder, *options):
+    """What an export of the packaged denoiser says."""
+    command = ["export", str(PACKAGED), "-o", str(folder / "step.onnx"), "--quantize", "static", *options]
+    result = CliRunner().invoke(main, command)
+    return result, " ".join(result.output.split())
 
-    folder = tmp_path / "recordings"
+
+def test_the_command_reads_a_folder(tmp_path):
+    folder, step = tmp_path / "recordings", ("--dim", "time=1", "--calibrate", str(tmp_path / "recordings"))
     folder.mkdir()
     (folder / "notes.txt").write_text("no recording")
-    out = tmp_path / "step.onnx"
-    command = ["export", str(PACKAGED), "--stft", "256", "--hop", "128", "--gives", "mask", "-o", str(out)]
-    command += ["--quantize", "static"]
+    for options, words in (((), "go together"), (step, "has no recordings")):
+        result, text = said(tmp_path, *options)
+        assert (result.exit_code, words in text) == (2, True), text
+    frames = RNG.uniform(0, 1, (20, 1, 1, 129)).astype(np.float32)
+    np.save(folder / "a.npy", frames)
+    np.savez(folder / "b.npz", magnitude=frames[..., :7])
+    result, text = said(tmp_path, *step)
+    assert (result.exit_code, "recording b.npz" in text, list(tmp_path.glob("step*"))) == (2, True, []), text
+    np.savez(folder / "b.npz", magnitude=frames[:9])
+    result, text = said(tmp_path, *step, "--json")
+    assert result.exit_code == 0, text
+    assert json.loads(result.stdout)["error_db"]["mask"] > 30
 
-    def said(*options):
-        result = CliRunner().invoke(main, [*command, *options])
-        return result, " ".join(result.output.split())
 
-    result, text = said()
-    assert (result.exit_code, "go together" in text) == (2, True)
-    result, text = said("--calibrate", str(folder))
-    assert (result.exit_code, "has no recordings" in text) == (2, True)
+@pytest.mark.thorough
+def test_the_command_reads_sound(tmp_path):
+    """Sound files calibrate the packaged denoiser between its transforms, and verify the file."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
     samples = 0.1 * RNG.normal(size=3000).astype(np.float32)
     jaxrnn.audio.write_wav(folder / "a.wav", samples, 16000)
     np.save(folder / "b.npy", 2 * samples[:2000])
-    np.savez(folder / "c.npz", samples=np.ones((3, 3), np.float32))
-    result, text = said("--calibrate", str(folder))
-    assert (result.exit_code, "recording c.npz" in text, out.exists()) == (2, True, False)
-    np.savez(folder / "c.npz", samples=samples[:1000])
-    result, text = said("--calibrate", str(folder), "--verify", "--json")
+    options = ["--stft", "256", "--hop", "128", "--gives", "mask", "--calibrate", str(folder), "--verify", "--json"]
+    result, text = said(tmp_path, *options)
     assert result.exit_code == 0, text
     facts = json.loads(result.stdout)
     assert facts["verified"]
