@@ -36,7 +36,6 @@ from jaxrnn.export.files import (
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import complexes as _complexes  # noqa: F401  (registers its rules)
 from jaxrnn.export.litert.forms import EXACT, LAYER, Forms
-from jaxrnn.export.litert.loops import outline
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import LITERT, METADATA, is_rate
@@ -193,7 +192,6 @@ def _converted(graphs: Sequence[Graph]) -> bytes:
                     api.run_convert_to_tfl_passes(module, passes.PassManager(), settings)
             except ValueError as error:
                 raise UnsupportedError(f"{graph.facts.spec.label}: {_refusal(str(error))}") from error
-            outline(module, graph.facts.kind)
             modules.append(module)
         try:
             with quiet():

@@ -18,7 +18,6 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
-from jaxrnn._jax import varying
 from jaxrnn._jax.versions import Scan
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.lowering import array_of, is_complex, known_results
@@ -31,7 +30,7 @@ from jaxrnn.jaxprs.own import computed, platforms_of
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import Path, describe_equation
 
-#: Scans are unrolled up to this number of trips, and up to this number of equations.
+#: Loops are unrolled up to this number of trips, and up to this number of equations.
 TRIPS, EQUATIONS = 256, 20_000
 
 #: Rules ``(forms, equation, *operands)`` of equations on real numbers, and of equations with complex numbers.
@@ -158,13 +157,16 @@ def _branch(forms: Forms, equation: JaxprEqn, which: Any, *operands: Any) -> lis
 
 @RULES.add("scan")
 def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """Loops of few trips, which are faster unrolled."""
+    """``While`` with a body in the graph: the loop is unrolled."""
     params = equation.params
     fixed, carry, xs = Scan.of(equation).split(operands)
     length, body = params["length"], params["jaxpr"]
     size = length * sum(1 for _ in walk(body.jaxpr))
     if length > TRIPS or size > EQUATIONS:
-        return _in_place(forms, equation, fixed, carry, xs)
+        forms.refuse(
+            f"the loop would be unrolled to {length:,} trips and {size:,} operations, and the limits are {TRIPS:,} and "
+            f"{EQUATIONS:,}: choose a smaller pulse"
+        )
     carries, collected = len(carry), []
     for trip in reversed(range(length)) if params["reverse"] else range(length):
         frames = [x[trip] if isinstance(x, np.ndarray) else lax.index_in_dim(x, trip, keepdims=False) for x in xs]
@@ -176,25 +178,6 @@ def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if not collected:
         return [*carry, *(np.zeros(shape_of(each), type_of(each)) for each in equation.outvars[carries:])]
     return [*carry, *(jnp.stack(ys) for ys in zip(*collected, strict=True))]
-
-
-def _in_place(forms: Forms, equation: JaxprEqn, fixed: Any, carry: Any, xs: Any) -> list[Any]:
-    """Write a scan as a loop that reads and writes frames by number."""
-    params, count = equation.params, len(carry)
-    length, body = params["length"], params["jaxpr"]
-    ys = [jnp.zeros(shape_of(each), type_of(each)) for each in equation.outvars[count:]]
-
-    def step(state: Any) -> Any:
-        trip, carry, ys = state
-        place = length - 1 - trip if params["reverse"] else trip
-        frames = [lax.dynamic_index_in_dim(jnp.asarray(x), place, keepdims=False) for x in xs]
-        results = list(map(jnp.asarray, forms.evaluate(body, [*fixed, *carry, *frames])))
-        pairs = zip(ys, results[count:], strict=True)
-        return trip + 1, results[:count], [lax.dynamic_update_index_in_dim(y, new, place, 0) for y, new in pairs]
-
-    start = jnp.zeros((), jnp.int32), list(map(jnp.asarray, carry)), ys
-    _, carry, ys = varying.while_loop(lambda state: state[0] < length, step, start)
-    return [*carry, *ys]
 
 
 @RULES.add("while")
