@@ -75,7 +75,7 @@ REFUSED = [
     ({"dtype": "int8"}, InputError, "dtype must be 'bfloat16' or 'float16'"),
     ({"dtype": "float16", "io_dtype": "bfloat16"}, InputError, "io_dtype must be equal to dtype"),
     ({"dtype": "float16", "quantize": "dynamic"}, InputError, "give dtype or quantize, not both"),
-    ({"quantize": "static"}, InputError, "quantize must be 'dynamic'"),
+    ({"quantize": "int4"}, InputError, "quantize must be None or 'dynamic' or 'static'"),
     ({"quantize_exclude": ("kernel",)}, InputError, "`quantize_exclude` goes with `quantize='dynamic'`"),
     ({"quantize": "dynamic", "quantize_exclude": "kernel"}, InputError, "must be a sequence of names of nodes"),
 ]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jax import lax
+from verifier import run_session, session
 
 import jaxrnn
 from jaxrnn import audio
@@ -43,6 +44,12 @@ def parts(x):
 
 def convolved(x, kernel=KERNEL, strides=(1,), pads=((3, 3),), **options):
     return lax.conv_general_dilated(x, jnp.asarray(kernel), strides, pads, **options)
+
+
+@jax.named_scope("encoder")
+def in_half(x):
+    kernel = jnp.asarray(IMAGE_KERNEL[:, :1], jnp.float16)
+    return lax.conv_general_dilated(x[:, :1].astype(jnp.float16), kernel, (1, 1), "VALID")
 
 
 #: Functions with operations that LiteRT lacks, or computes differently.
@@ -140,8 +147,9 @@ def test_an_operation_equals_jax(name, tmp_path):
         (lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32), X, "does not compute in bfloat16"),
         (lax.population_count, WHOLE, "no counterpart of tf.PopulationCount"),
         (lambda x: lax.scan(lambda c, _: (c * 1.01, None), x, length=300)[0], X, "300 trips.*smaller"),
+        (in_half, IMAGE, "'encoder/conv_general_dilated': LiteRT has no counterpart of tfl.depthwise_conv_2d"),
     ],
-    ids=["while", "random", "scatter", "integers", "bfloat16", "bits", "long loop"],
+    ids=["while", "random", "scatter", "integers", "bfloat16", "bits", "long loop", "half"],
 )
 def test_what_litert_lacks_is_refused_by_name(function, x, words, tmp_path):
     with pytest.raises(UnsupportedError, match=words):
@@ -211,6 +219,30 @@ def test_a_file_is_a_live_stream(ending, models, tmp_path):
             np.testing.assert_allclose(found[key], value, atol=1e-5)
     with pytest.raises(InputError, match="missing input"):
         run({})
+
+
+@needs_litert
+def test_a_state_moves_between_jax_and_engines(models, tmp_path):
+    """The state of an exported file that JAX loads has the names and the layout of the file, in all engines."""
+    stepper, params, _ = stepper_of(models / "keyword_net.onnx")
+    jaxrnn.export_onnx(stepper, params, tmp_path / "step.onnx", flush=tmp_path / "flush.onnx")
+    exported = export_litert(stepper, params, tmp_path / "step.tflite")
+    pairs = [(each.input, each.output) for each in exported.step.facts.state.values()]
+    frames = np.random.default_rng(0).standard_normal((9, *stepper.spec.inputs[0].sizes)).astype(np.float32)
+    known, loaded = jaxrnn.Runner(stepper, params), jaxrnn.load(tmp_path / "step.onnx")
+    here = jaxrnn.Runner(loaded, loaded.params)
+    engines = [session(tmp_path / "step.onnx"), LiteRt(Signature(tmp_path / "step.tflite", "step"))]
+    for start in (0, 3, 6):
+        outputs = [here({"feats": each})["logits"] for each in frames[start : start + 1]]
+        state = {name: array for name, array in here.state.items() if not name.startswith("jaxrnn.")}
+        for engine, each in zip(engines, frames[start + 1 : start + 3], strict=True):
+            feeds = {"feats": each, **state}
+            results = engine.run(feeds) if isinstance(engine, LiteRt) else run_session(engine, feeds)
+            state = {before: results[after] for before, after in pairs}
+            outputs.append(results["logits"])
+        here.state = state
+        for found, each in zip(outputs, frames[start : start + 3], strict=True):
+            np.testing.assert_allclose(found, known({"feats": each})["logits"], atol=1e-5)
 
 
 @needs_litert

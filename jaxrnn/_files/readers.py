@@ -14,13 +14,16 @@ Reader = Literal["command", "settings"]
 
 _SAME = (
     "batch",
+    "calibrate",
     "dtype",
+    "io_dtype",
     "length",
     "multiple",
     "opset",
     "past",
     "pulse",
     "quantize",
+    "quantize_exclude",
     "state",
     "static",
     "target",
@@ -28,8 +31,8 @@ _SAME = (
 )
 _SOUND = ("exponent", "gives", "hop", "norm", "padding", "symbol", "synthesis", "takes", "window")
 #: The command-line option for each argument in Python.
-OPTIONS = {"dims": "--dim", "io_dtype": "--io-dtype", "metadata": "--metadata", "names": "--name"} | {
-    name: f"--{name}" for name in _SAME + _SOUND
+OPTIONS = {"dims": "--dim", "metadata": "--metadata", "names": "--name"} | {
+    name: f"--{name.replace('_', '-')}" for name in _SAME + _SOUND
 }
 #: The arguments of calls that are also keys of a file of settings: those of `jaxrnn.load`.
 _MODEL_KEYS = ("dims", "state", "static")

@@ -24,7 +24,7 @@ from jaxrnn.cli.stream_options import TimedPulses
 
 #: The target of files that are no ONNX files, and the options of ONNX files only.
 LITERT = "litert"
-_OF_ONNX = ("opset", "io_dtype", "join_state", "quantize_exclude", "shared_weights")
+_OF_ONNX = ("opset", "io_dtype", "join_state", "shared_weights")
 _TYPES = Choice(["bfloat16", "float16"])
 
 
@@ -54,7 +54,7 @@ def export(
             batch=Option(metavar="N|NAME", type=click.STRING, parse=_streams),
             dtype=Option(type=_TYPES),
             io_dtype=Option(type=_TYPES),
-            quantize=Option(type=Choice(["dynamic"])),
+            quantize=Option(type=Choice(["dynamic", "static"])),
             target=Option(type=Choice(["tract", LITERT])),
             join_state=Option(),
             shared_weights=Option(),
@@ -62,6 +62,8 @@ def export(
     ],
     metadata: Annotated[dict[str, str], Option(metavar="KEY=TEXT", parse=split_pairs)] | None = None,
     quantize_exclude: Annotated[tuple[str, ...], Option(metavar="NAME")] = (),
+    calibrate: Annotated[Path, Option(metavar=FOLDER, type=click.Path(exists=True, file_okay=False, path_type=Path))]
+    | None = None,
     names: Annotated[dict[str, str], Option(("--name",), "NAME=NEW", parse=split_pairs)] | None = None,
     params: ParamsOptions,
     verify: bool = False,
@@ -79,7 +81,11 @@ def export(
     Without --symbol, OUT.onnx is the step of the model as a new, small graph, with its state by name.
 
     OUT.tflite is a file for LiteRT on phones and boards, with the step and the flush as two signatures. --dtype float16
-    then stores the weights in 16 bits, and --quantize dynamic in 8 bits.
+    then stores the weights in 16 bits, and --quantize dynamic or static in 8 bits.
+
+    --quantize static takes the ranges of inputs and outputs of products from the recordings of --calibrate FOLDER,
+    through the steps of the stream, and prints the error over these recordings. Without --input or --inputs, --verify
+    then uses the first of them.
 
     --params and --checkpoint give the parameters of a training. Alone, they write the graph of FILE with these
     parameters; all else stays identical, byte for byte. With --symbol or --as-step, the stream or the step has these
@@ -122,6 +128,8 @@ def export(
             doc strings of FILE are kept.
         quantize_exclude: With --quantize: a product, convolution or LSTM that stays float32, by the start of its name;
             may be given several times.
+        calibrate: With --quantize static: a folder of recordings, which are sound files, .npz files of all inputs, or
+            .npy files of the only input.
         names: Give an input or output of the file of a stream or step another name; may be given several times.
         as_step: With --params or --checkpoint: write the step in place of the graph of FILE.
         verify: First run the new file in ONNX Runtime on random or given inputs, and compare. Exit status 1 if it
@@ -144,12 +152,16 @@ def export(
     options |= {name: value for name, value in (("metadata", metadata), ("names", names)) if value}
     if quantize_exclude:
         types["quantize_exclude"] = options["quantize_exclude"] = quantize_exclude
+    if (calibrate is None) == (options.get("quantize") == "static"):
+        raise click.UsageError("--quantize static and --calibrate FOLDER go together: ranges come from recordings")
     if output.suffix == ".tflite" and options.setdefault("target", LITERT) != LITERT:
         raise click.UsageError(
             f"{output.name} is a file for LiteRT, and --target {options['target']} is for ONNX files"
         )
     if options.get("target") == LITERT:
         options |= _for_litert(options, flush, output)
+    if calibrate is not None and pulses.time is None and not as_step and not file.has_steps:
+        raise click.UsageError("--quantize static is for a stream or a step: give --symbol NAME for a stream")
     if pulses.time is None and not as_step and (params or (types and not file.has_steps)):
         of_steps = {f"--{name.replace('_', '-')}": value for name, value in options.items() if name not in types}
         of_steps["--name"] = of_steps.pop("--names", None)
@@ -167,7 +179,9 @@ def export(
         )
     options["frame_rate"] = _frame_rate(pulses, rate)
     sizes = single_sizes(dims, ": a stream or a step has no open dimensions")
-    write_step(file, output, pulses, flush, params, sizes, given, seed if verify else None, example, **options)
+    write_step(
+        file, output, pulses, flush, params, sizes, given, seed if verify else None, example, calibrate, **options
+    )
 
 
 def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, Any]:
@@ -179,7 +193,7 @@ def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, A
         raise click.UsageError(f"--batch {options['batch']} is for ONNX files: for LiteRT, give the number of streams")
     if options.get("dtype") not in (None, "float16"):
         raise click.UsageError(
-            "--target litert stores weights as float32, as --dtype float16, or as --quantize dynamic"
+            "--target litert stores weights as float32, as --dtype float16, or as --quantize dynamic or static"
         )
     return {**options, "dtype": None, "quantize": options.get("quantize") or options.get("dtype")}
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._files.writing import scratch
 from jaxrnn.cli.errors import MISMATCH, MismatchError
-from jaxrnn.cli.options import InputFiles, ModelFile, ParamsOptions
+from jaxrnn.cli.options import InputFiles, ModelFile, ParamsOptions, read_recordings
 from jaxrnn.cli.output import (
     COMPARED,
     Block,
@@ -58,6 +58,7 @@ def write_step(
     given: InputFiles,
     seed: int | None,
     example: Path | None,
+    calibrate: Path | None,
     **options: Any,
 ) -> None:
     """Write the step of a model, or with a symbol the stream, and print a report. ``seed`` None skips verification."""
@@ -85,6 +86,10 @@ def write_step(
         batch = options.get("batch")
         check_example(example, output, flush, dims.get(stepper.spec.batch_symbol or "") if batch is None else batch)
 
+    specs, calibration = recording_specs(stepper.spec, "frames"), None
+    if calibrate is not None:
+        calibration = options["calibrate"] = read_recordings(calibrate, specs, given.resample)
+
     def write(path: Path, flush: Path | None) -> Exported:
         if options.get("target") == LITERT:
             taken = {key: value for key, value in options.items() if key not in ("step", "target", "dtype")}
@@ -100,7 +105,7 @@ def write_step(
                 trial = write(folder / output.name, flush and folder / f"flush.{flush.name}")
             offline = None if pulses.time is None else pulses.offline(stepper, model, arrays)
             checking = {"offline": offline, "limits": integer_ranges(model, dims), "seed": seed}
-            recordings = given.of(recording_specs(stepper.spec, "frames"))
+            recordings = given.of(specs) if given or not calibration else next(iter(calibration.values()))
             with busy(f"verifying {output.name}"):
                 checked = verify_export(stepper, arrays, trial.step.path, inputs=recordings, **checking)
             if not checked.ok:
@@ -150,6 +155,7 @@ def facts_of(
         # Without a flush, these outputs end before the recording.
         "lost": lost if exported.flush is None else [],
         "graphs": [_graph(each) for each in graphs],
+        "error_db": dict(exported.errors),
         "verified": None if checked is None else checked.ok,
         "compared": None if checked is None else checked.compared,
         "engine": None if checked is None else checked.engine,
@@ -216,6 +222,9 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
         some = f"not zero in {len(kept)} entries, such as {kept[0]}" if kept else "zero"
         where = result["first_state"] or "in the metadata"
         yield f"first state: {some} ({where}); to reset a stream, pass the first state again"
+    if result["error_db"]:
+        below = ", ".join(f"{name} {error:.0f} dB" for name, error in result["error_db"].items())
+        yield f"error of static quantisation over the recordings, below each output: {below}"
     if result["verified"] is None:
         return
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])

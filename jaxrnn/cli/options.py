@@ -268,6 +268,22 @@ class InputFiles:
         return arrays
 
 
+def read_recordings(folder: Path, specs: Sequence[ArraySpec], resample: int | None) -> dict[str, dict[str, np.ndarray]]:
+    """Return the recordings of a folder by file name: sound files, .npz files, and .npy files of a single input."""
+    recordings = {}
+    for path in sorted(folder.iterdir()):
+        if _is_sound(path) or path.suffix == ".npz":
+            given = InputFiles(inputs=path, resample=resample)
+        elif path.suffix == ".npy" and len(specs) == 1:
+            given = InputFiles(input={specs[0].name: str(path)})
+        else:
+            continue
+        recordings[path.name] = given.of(specs)
+    if not recordings:
+        raise InputError(f"{folder} has no recordings: sound files, .npz files, or .npy files of a single input")
+    return recordings
+
+
 def _is_sound(path: Path) -> bool:
     from jaxrnn.audio.sounds import SOUNDS
 

@@ -1,4 +1,4 @@
-"""Conversions of a finished graph: dynamic quantisation by ONNX Runtime's quantizer, and half precision."""
+"""Conversions of a finished graph: quantisation by ONNX Runtime's quantizer, and half precision."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from jaxrnn._files.messages import near_or_all
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
+from jaxrnn.export.calibration import Calls
 from jaxrnn.export.writer import MADE, OWN_DOMAIN, constant_of
 
 #: Just below protobuf's limit. The tensors of larger models go to an external file.
@@ -30,14 +32,15 @@ class Conversion:
 
     dtype: np.dtype | None
     io_dtype: np.dtype | None
-    quantize: bool
+    quantize: str | None
     exclude: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, dtype: Any, io_dtype: Any, quantize: Any, exclude: Sequence[str] = ()) -> Conversion | None:
+    def of(
+        cls, dtype: Any, io_dtype: Any, quantize: Any, exclude: Sequence[str] = (), calibrate: Any = None
+    ) -> Conversion | None:
         """Check the arguments of an export; return None if no conversion is needed."""
-        if quantize not in (None, "dynamic"):
-            raise InputError(f"quantize must be 'dynamic', not {quantize!r}")
+        exclude = check_quantize(quantize, exclude, calibrate, ("dynamic", "static"))
         if dtype is not None and quantize is not None:
             raise InputError(
                 f"give dtype or quantize, not both: quantised products are not {compute_type(dtype)}, and come back as "
@@ -46,28 +49,22 @@ class Conversion:
         known, of_io = compute_type(dtype), compute_type(io_dtype)
         if of_io is not None and of_io != known:
             raise InputError(f"io_dtype must be equal to dtype, or None for float32, not {of_io}")
-        if isinstance(exclude, str) or not all(isinstance(each, str) and each for each in exclude):
-            raise InputError(f"quantize_exclude must be a sequence of names of nodes, not {exclude!r}")
-        if exclude and quantize is None:
-            raise InputError("`quantize_exclude` goes with `quantize='dynamic'`")
-        return None if known is None and quantize is None else cls(known, of_io, quantize is not None, tuple(exclude))
+        return None if known is None and quantize is None else cls(known, of_io, quantize, exclude)
 
     def check(self, models: Sequence[ir.Model]) -> None:
         """Raise an error for a name in `exclude` with which no node of the models begins."""
-        names = [str(node.name) for model in models for node in model.graph.all_nodes() if node.op_type in _QUANTISED]
-        for each in self.exclude:
-            if not any(name.startswith(each) for name in names):
-                raise InputError(
-                    f"quantize_exclude: the name of no product, convolution or LSTM starts with {each!r}"
-                    f"{near_or_all(each, dict.fromkeys(names))}"
-                )
+        nodes = [node for model in models for node in model.graph.all_nodes()]
+        check_excluded(self.exclude, [str(node.name) for node in nodes if node.op_type in _QUANTISED])
 
-    def apply(self, model: ir.Model, facts: Any) -> tuple[ir.Model, Any]:
-        """Convert a model and the `StepFile`, which is None for the whole graph of a model's file."""
+    def apply(self, model: ir.Model, facts: Any, calls: Calls | None = None) -> tuple[ir.Model, Any]:
+        """Convert a model and the `StepFile`, which is None for the whole graph of a model's file.
+
+        ``calls`` are the inputs of all calls by kind, for static quantisation.
+        """
         if not model.opset_imports.keys() & {"", "ai.onnx"}:  # two names of ONNX's operators, such as casts
             model.opset_imports[""] = _OPSET
         if self.quantize:
-            return _quantized(model, self.exclude), facts
+            return _quantized(model, self.exclude, None if calls is None else calls[facts.kind]), facts
         assert self.dtype is not None
         dtype = self.dtype
         if facts is None:
@@ -97,43 +94,86 @@ class Conversion:
         return model, dataclasses.replace(facts, spec=spec, first=first, parts={**facts.parts, **parts})
 
 
-#: The operators with weights that ONNX Runtime's quantizer stores as integers.
+def check_quantize(quantize: Any, exclude: Sequence[str], calibrate: Any, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Check the arguments of an export that quantises, and return the names of excluded nodes."""
+    if quantize not in (None, *kinds):
+        raise InputError(f"quantize must be None or {' or '.join(map(repr, kinds))}, not {quantize!r}")
+    if isinstance(exclude, str) or not all(isinstance(each, str) and each for each in exclude):
+        raise InputError(f"quantize_exclude must be a sequence of names of nodes, not {exclude!r}")
+    if exclude and quantize is None:
+        raise InputError("`quantize_exclude` goes with `quantize='dynamic'` or `quantize='static'`")
+    if (quantize == "static") != (calibrate is not None):
+        raise InputError("`quantize='static'` and `calibrate` go together: ranges come from recordings")
+    return tuple(exclude)
+
+
+def check_excluded(exclude: Sequence[str], names: Sequence[str]) -> None:
+    """Raise an error for a name in `exclude` with which no name of a product begins."""
+    for each in exclude:
+        if not any(name.startswith(each) for name in names):
+            raise InputError(
+                f"quantize_exclude: the name of no product, convolution or LSTM starts with {each!r}"
+                f"{near_or_all(each, dict.fromkeys(names))}"
+            )
+
+
+#: The operators with weights that ONNX Runtime's quantizer stores as integers: in dynamic, and in static quantisation.
 _QUANTISED = frozenset(("MatMul", "Gemm", "Conv", "LSTM", "Gather"))
+_STATIC = frozenset(("MatMul", "Gemm", "Conv"))
+#: The opset of quantised weights with a scale for each channel.
+_CHANNELS = 13
 
 
-def _quantized(model: ir.Model, exclude: tuple[str, ...]) -> ir.Model:
+def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] | None = None) -> ir.Model:
     """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs.
 
-    Arrays that depend on no parameter, such as Fourier matrices and tables of positions, stay float32.
+    With the inputs of calls, the products and convolutions of the graph, but not of bodies, are quantised statically:
+    their inputs and outputs have the ranges of all calls. Arrays that depend on no parameter, such as Fourier matrices
+    and tables of positions, stay float32.
     """
     try:
-        from onnxruntime.quantization import quantize_dynamic
+        from onnxruntime import quantization
     except ImportError as error:
         raise MissingPackageError(
             "ONNX Runtime, which quantises the file, is not installed: pip install 'jaxrnn[verify]'"
         ) from error
+    nodes = [node for node in model.graph.all_nodes() if node.op_type in _QUANTISED]
+    kept = {
+        node.name
+        for node in nodes
+        if (node.name or "").startswith(exclude)
+        or any(each is not None and each.meta.get(MADE) for each in node.inputs)
+    }
+    weighted = [node for node in nodes if node.graph is model.graph and constant_of(node.inputs[1]) is not None]
+    static = [node.name for node in weighted if calls and node.op_type in _STATIC and node.name not in kept]
+    if static and model.opset_imports[""] < _CHANNELS:
+        raise InputError(f"`quantize='static'` needs opset {_CHANNELS}: give `opset={_CHANNELS}` or more")
+    before = Counter(node.op_type for node in model.graph.all_nodes())
     # The quantizer rewrites products even if it is told to exclude them, so it does not see them.
-    for node in model.graph.all_nodes():
-        made = any(each is not None and each.meta.get(MADE) for each in node.inputs)
-        if node.op_type in _QUANTISED and (made or (node.name or "").startswith(exclude)):
+    for node in nodes:
+        if node.name in kept or (calls and node.op_type != "LSTM"):
             node.domain, node.op_type = OWN_DOMAIN, f"{node.domain}::{node.op_type}"
             model.opset_imports[OWN_DOMAIN] = 1
-    proto = ir.to_proto(model)
-    if proto.ByteSize() > LARGEST:
-        raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
-    # Without this entry, the quantizer logs advice to preprocess the file.
-    proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     with tempfile.TemporaryDirectory(prefix=".jaxrnn.") as folder:
         path = Path(folder, "quantized.onnx")
-        quantize_dynamic(proto, path)
-        result = ir.load(path)
-    result.opset_imports.pop(OWN_DOMAIN, None)
-    for each in (model, result):
-        for node in each.graph.all_nodes():
-            if node.domain == OWN_DOMAIN:
-                node.domain, _, node.op_type = node.op_type.partition("::")
-    before, after = (Counter(node.op_type for node in each.graph.all_nodes()) for each in (model, result))
-    if not any("Dynamic" in name for name in after - before):
+        quantization.quantize_dynamic(_prepared(model), path, sorted(_QUANTISED), per_channel=True)
+        result = _shown(ir.load(path))
+        if static:
+            reader: Any = _Reader(calls or ())
+            quantization.quantize_static(
+                _prepared(result),
+                path,
+                reader,
+                op_types_to_quantize=sorted(_STATIC),
+                nodes_to_quantize=static,
+                per_channel=True,
+                # x86 processors without VNNI saturate sums of two products of 8 bits: weights of 7 bits are exact.
+                reduce_range=True,
+            )
+            result = ir.load(path)
+    _shown(model)
+    after = Counter(node.op_type for node in result.graph.all_nodes())
+    if not any("Quantize" in name for name in after - before):
         raise InputError(
             "there is nothing to quantise: the file has no MatMul, Gemm, Conv or LSTM with weights that are parameters "
             "and that quantize_exclude leaves; leave out quantize"
@@ -141,6 +181,34 @@ def _quantized(model: ir.Model, exclude: tuple[str, ...]) -> ir.Model:
     result.metadata_props.clear()
     result.metadata_props.update(model.metadata_props)
     return result
+
+
+def _prepared(model: ir.Model) -> onnx.ModelProto:
+    """Return a model for ONNX Runtime's quantizer, with the entry without which it logs advice."""
+    proto = ir.to_proto(model)
+    if proto.ByteSize() > LARGEST:
+        raise InputError("the file is larger than 2 GB: quantise parts of the model separately")
+    proto.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+    return proto
+
+
+def _shown(model: ir.Model) -> ir.Model:
+    """Give hidden nodes their operators again."""
+    model.opset_imports.pop(OWN_DOMAIN, None)
+    for node in model.graph.all_nodes():
+        if node.domain == OWN_DOMAIN:
+            node.domain, _, node.op_type = node.op_type.partition("::")
+    return model
+
+
+class _Reader:
+    """The inputs of all calls, as ONNX Runtime's quantizer reads them."""
+
+    def __init__(self, calls: Sequence[Any]):
+        self._calls = iter(calls)
+
+    def get_next(self) -> Any:
+        return next(self._calls, None)
 
 
 #: The opset of ONNX's operators in a model that only has operators of other domains.

@@ -20,11 +20,20 @@ from jaxrnn._files.stores import local_path
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.state.find import read_facts
-from jaxrnn.onnx.stepfile import FLUSH, STEP, StepFile
+from jaxrnn.onnx.stepfile import FLUSH, METADATA, STEP, StepFile
 from jaxrnn.runtime.runner import Live
 from jaxrnn.steps.specs import bind, taken
 from jaxrnn.steps.stepper import whole_pulse
-from jaxrnn.verification.litert import SUFFIX, LiteRt, Signature, precision, read_signature, read_steps
+from jaxrnn.verification.litert import (
+    QUANTIZED,
+    ROUGH,
+    SUFFIX,
+    LiteRt,
+    Signature,
+    precision,
+    read_signature,
+    read_steps,
+)
 from jaxrnn.verification.peers import Peer, candidates
 from jaxrnn.verification.sampling import restore_types
 
@@ -36,9 +45,9 @@ File = str | os.PathLike[str]
 class ExportedFile:
     """A step or flush that jaxrnn exported, for ONNX engines or LiteRT.
 
-    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if each
-    call quantises its inputs. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of the
-    number of existing frames, if the file has this input.
+    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if
+    jaxrnn quantised its products. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of
+    the number of existing frames, if the file has this input.
     """
 
     path: Path
@@ -67,7 +76,9 @@ def read_exported(path: Path, kind: str) -> ExportedFile:
     if facts is None or facts.kind != kind:
         raise InputError(f"{path} is not a {kind} written by jaxrnn.export_onnx")
     valid = {each.name: each.shape or () for each in map(spec_of, graph.inputs) if each.name == facts.valid}
-    return ExportedFile(path, facts, path, *precision_of(graph), quantisation_steps(graph, facts), valid)
+    floats, is_rough = precision_of(graph)
+    is_rough |= any(each.key == f"{METADATA}.{QUANTIZED}" and each.value in ROUGH for each in proto.metadata_props)
+    return ExportedFile(path, facts, path, floats, is_rough, quantisation_steps(graph, facts), valid)
 
 
 def read_pair(path: File, flush: File | None = None) -> tuple[ExportedFile, ExportedFile | None]:

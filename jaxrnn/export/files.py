@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count, check_kind
 from jaxrnn.export.batches import NUMBERS, opened
+from jaxrnn.export.calibration import Calibration, Recordings
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
 from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
 from jaxrnn.export.quantized import BLOCKS_SINCE
@@ -33,6 +35,7 @@ from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, TARGETS, StepF
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Notes, Stepper, missing_parts
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, said_past
+from jaxrnn.verification.litert import QUANTIZED
 from jaxrnn.version import __version__
 
 #: The default opset, which all current engines support.
@@ -58,6 +61,7 @@ def export_onnx(
     io_dtype: str | np.dtype | None = None,
     quantize: str | None = None,
     quantize_exclude: Sequence[str] = (),
+    calibrate: Recordings | None = None,
     target: str | None = None,
     join_state: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -110,9 +114,13 @@ def export_onnx(
         io_dtype: with `dtype`, the type of float32 inputs and outputs other than the state; by default they stay
             float32.
         quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; each call quantises the
-            inputs of products, convolutions and LSTMs. Fourier matrices and other arrays that depend on no parameter
-            stay float32.
+            inputs of products, convolutions and LSTMs. ``"static"``: products and convolutions also get their inputs
+            and outputs as integers, in the ranges of recordings. Fourier matrices and other arrays that depend on no
+            parameter stay float32, and so does the state.
         quantize_exclude: products, convolutions and LSTMs that stay float32, by the start of the node's name.
+        calibrate: the recordings for ``quantize="static"``, in a list, or in a dict by name: each a dict of arrays by
+            input, in the layout of the stepper with all frames. The file runs over each recording from the first state,
+            and the ranges are those of all calls.
         target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
             pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
             more slowly.
@@ -137,12 +145,12 @@ def export_onnx(
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
     options |= {"frame_rate": frame_rate, "target": target, "join_state": join_state or None}
     options |= {"metadata": checked_metadata(metadata), "names": dict(names or {}) or None}
-    options["shared_weights"] = shared_weights or None
+    options |= {"shared_weights": shared_weights or None, "calibrate": calibrate}
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
-    conversion = Conversion.of(dtype, io_dtype, quantize, quantize_exclude)
+    conversion = Conversion.of(dtype, io_dtype, quantize, quantize_exclude, calibrate)
     if isinstance(stepper, Model) and not step:
         if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
@@ -177,7 +185,21 @@ def export_onnx(
         lowered = [opened(group, version, symbol) for group in groups]
     notes = ones[0].notes
     notes = notes._replace(metadata={**notes.metadata, **(options["metadata"] or {})})
-    return _write(lowered, paths, conversion, notes, shared_weights)
+    if conversion is None:
+        return _write(lowered, paths, notes, shared_weights)
+    if quantize is not None:
+        notes = notes._replace(metadata={**notes.metadata, f"{METADATA}.{QUANTIZED}": quantize})
+    conversion.check([model for model, _ in lowered])
+    with tempfile.TemporaryDirectory() as folder:
+        trial, calibration, errors = [Path(folder, f"{number}.onnx") for number, _ in enumerate(paths)], None, {}
+        if calibrate is not None:
+            _write(lowered, trial, notes)
+            calibration = Calibration.of(stepper, calibrate, *trial)
+        lowered = [conversion.apply(*each, calibration and calibration.calls) for each in lowered]
+        if calibration is not None:
+            _write(lowered, trial, notes)
+            errors = calibration.errors(*trial)
+    return dataclasses.replace(_write(lowered, paths, notes, shared_weights), errors=errors)
 
 
 def _batch_name(stepper: Any, dims: Mapping[str, int], name: str) -> str:
@@ -261,15 +283,8 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
 
 
 def _write(
-    lowered: list[tuple[ir.Model, StepFile]],
-    paths: list[Path],
-    conversion: Conversion | None,
-    notes: Notes,
-    shared_weights: bool,
+    lowered: list[tuple[ir.Model, StepFile]], paths: list[Path], notes: Notes, shared_weights: bool = False
 ) -> Exported:
-    if conversion is not None:
-        conversion.check([model for model, _ in lowered])
-        lowered = [conversion.apply(*each) for each in lowered]
     beside = {start_path(paths[0]): first} if (first := lowered[0][1].first_inputs) else {}
     names = [("step", paths[0]), *(("flush", path) for path in paths[1:]), *(("first_state", path) for path in beside)]
     models, facts = {}, []
@@ -321,11 +336,14 @@ class Exported:
         step: the step, or the function.
         flush: the flush, or None.
         digests: the SHA-256 of each written file: external data, first state, flush, step.
+        errors: by how many decibels the error of static quantisation is below each output, over the recordings that
+            gave the ranges; empty for other files.
     """
 
     step: ExportedGraph
     flush: ExportedGraph | None
     digests: Mapping[Path, str]
+    errors: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def files(self) -> tuple[Path, ...]:

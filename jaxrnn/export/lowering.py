@@ -98,10 +98,7 @@ class Lowering:
 
     def _written(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Operand]:
         if (known := known_results(equation, operands)) is not None:
-            pairs = zip(equation.invars, operands, strict=True)
-            if all(isinstance(atom, Literal) or self.writer.is_made(each) for atom, each in pairs):
-                for each in known:
-                    self.writer.made(each)
+            self.writer.made.follow(equation.invars, operands, known)
             return known
         rules = COMPLEX if any(map(is_complex, (*equation.invars, *equation.outvars))) else RULES
         if (rule := EXPORTS.get(equation.primitive.name) or rules.of(equation)) is None:

@@ -156,7 +156,7 @@ def _verified(
     """Compare files for a known number of streams; ``given`` are the other arguments of `verify_export`."""
     inputs, offline, limits, seed, engine = (given[each] for each in ("inputs", "offline", "limits", "seed", "engine"))
     spec, flushed = step_file.facts.spec, flush_file is not None
-    given = given_recordings(spec, _of_batch(stepper.spec, step_file.facts, inputs or {}))
+    given = given_recordings(spec, of_batch(stepper.spec, step_file.facts, inputs or {}))
     total = spec.count_frames(given) or _total(spec)
     if limits is None:
         ranges = integer_ranges(stepper, {}) if isinstance(stepper, Model) else {}
@@ -200,7 +200,7 @@ def _verified(
     raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
 
 
-def _of_batch(stepper: StepSpec, facts: StepFile, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def of_batch(stepper: StepSpec, facts: StepFile, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Repeat recordings in the layout of a stepper for each stream of a file with a batch."""
     if not isinstance(facts.batch, int) or not _lead(stepper, facts):
         return dict(inputs)

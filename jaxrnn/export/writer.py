@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from jax.extend.core import Literal
 
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export import kernels
@@ -45,6 +46,30 @@ def make_value(name: str, shape: Sequence[int], dtype: Any) -> ir.Value:
     return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))))
 
 
+class Made:
+    """Arrays that depend on no parameter, such as Fourier matrices; their initializers are marked `MADE`."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def add(self, array: np.ndarray) -> np.ndarray:
+        """Add an array, and return it."""
+        self._arrays[id(array)] = array
+        return array
+
+    def __contains__(self, array: Any) -> bool:
+        """Return True if an array, or the array that it is a view of, depends on no parameter."""
+        while array is not None and id(array) not in self._arrays:
+            array = getattr(array, "base", None)
+        return array is not None
+
+    def follow(self, atoms: Sequence[Any], operands: Sequence[Any], results: Iterable[Any]) -> None:
+        """Add the known results of an equation if no operand depends on a parameter."""
+        if all(isinstance(atom, Literal) or each in self for atom, each in zip(atoms, operands, strict=True)):
+            for each in results:
+                self.add(each)
+
+
 class Writer:
     """The nodes of a graph or subgraph in order.
 
@@ -59,7 +84,7 @@ class Writer:
         self._initializers: dict[Any, ir.Value] = {} if outer is None else outer._initializers
         self._parameters: dict[int, tuple[str, np.ndarray]] = {} if outer is None else outer._parameters
         self._equal_parameters: dict[Any, np.ndarray] = {} if outer is None else outer._equal_parameters
-        self._made: dict[int, np.ndarray] = {} if outer is None else outer._made
+        self.made: Made = Made() if outer is None else outer.made
 
     def inside(self) -> Writer:
         """Return the writer of a subgraph, which can read the values of this graph."""
@@ -77,17 +102,6 @@ class Writer:
     def has(self, array: np.ndarray) -> bool:
         """Return True if the graph has an initializer with this content."""
         return _content(array) in self._initializers
-
-    def made(self, array: np.ndarray) -> np.ndarray:
-        """Note an array that depends on no parameter, such as a Fourier matrix; its initializer is marked `MADE`."""
-        self._made[id(array)] = array
-        return array
-
-    def is_made(self, array: Any) -> bool:
-        """Return True if an array, or the array that it is a view of, depends on no parameter."""
-        while array is not None and id(array) not in self._made:
-            array = getattr(array, "base", None)
-        return array is not None
 
     def unused(self, name: str) -> str:
         """Return the name, with a number if the name is taken, and take it."""
@@ -110,10 +124,10 @@ class Writer:
             value.const_value = ir.tensor(array, name=value.name)
             self._initializers[key] = value
             value.meta[MADE] = True
-        if name or not self.is_made(operand):  # one use of a parameter suffices
+        if name or operand not in self.made:  # one use of a parameter suffices
             self._initializers[key].meta[MADE] = False
         elif self._initializers[key].meta[MADE]:
-            self.made(array)
+            self.made.add(array)
         return self._initializers[key]
 
     def quantized(self, array: Quantized) -> ir.Value | None:

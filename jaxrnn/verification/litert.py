@@ -26,6 +26,8 @@ from jaxrnn.verification.peers import PeerError
 SUFFIX = ".tflite"
 #: The keys of the sizes of quantisation steps in a quantised model, and of the types of the weights in the file.
 STEPS, QUANTIZED = "quantisation", "quantize"
+#: The kinds of quantisation whose error is measured as a whole.
+ROUGH = ("dynamic", "static")
 _INSTALL = "pip install 'jaxrnn[litert]'"
 #: The float types of tensors, by the names in LiteRT's schema.
 _FLOATS = {"FLOAT16": np.dtype(np.float16), "FLOAT32": np.dtype(np.float32)}
@@ -145,11 +147,11 @@ def operations(signature: Signature) -> Counter[str]:
 
 
 def precision(path: Path) -> tuple[list[np.dtype], bool]:
-    """Return the float types of a file's tensors, and whether each call quantises its inputs."""
+    """Return the float types of a file's tensors, and whether jaxrnn quantised its products."""
     schema = package("ai_edge_litert.schema_py_generated")
     model = schema.Model.GetRootAs(path.read_bytes())
     names = {number: name for name, number in vars(schema.TensorType).items() if isinstance(number, int)}
     graphs = map(model.Subgraphs, range(model.SubgraphsLength()))
     found = {names[graph.Tensors(index).Type()] for graph in graphs for index in range(graph.TensorsLength())}
-    is_rough = read_metadata(path).get(f"{METADATA}.{QUANTIZED}") == "dynamic"
+    is_rough = read_metadata(path).get(f"{METADATA}.{QUANTIZED}") in ROUGH
     return [dtype for name, dtype in _FLOATS.items() if name in found], is_rough

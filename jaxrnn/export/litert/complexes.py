@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.litert.forms import COMPLEX, Forms
+from jaxrnn.export.litert.forms import COMPLEX, EXACT, Forms
 from jaxrnn.export.lowering import Complex
 from jaxrnn.export.rules.control import call
 from jaxrnn.jaxprs.equations import bind, type_of
@@ -173,7 +174,8 @@ def _of_real(x: Any, length: int) -> tuple[Any, Any]:
     angles = 2 * np.pi * (np.outer(np.arange(length), np.arange(length // 2 + 1)) % length) / length
     rows = lax.optimization_barrier(x.reshape(-1, length))
     shape = (*x.shape[:-1], length // 2 + 1)
-    real, imag = ((rows @ each.astype(np.float32)).reshape(shape) for each in (np.cos(angles), -np.sin(angles)))
+    with jax.named_scope(EXACT):
+        real, imag = ((rows @ each.astype(np.float32)).reshape(shape) for each in (np.cos(angles), -np.sin(angles)))
     return real, imag
 
 

@@ -20,6 +20,8 @@ from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.export.calibration import Calibration, Calls, Recordings
+from jaxrnn.export.conversions import check_excluded, check_quantize
 from jaxrnn.export.engines import quantisation_steps
 from jaxrnn.export.files import (
     OPSET,
@@ -33,7 +35,7 @@ from jaxrnn.export.files import (
 )
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import complexes as _complexes  # noqa: F401  (registers its rules)
-from jaxrnn.export.litert.forms import Forms
+from jaxrnn.export.litert.forms import EXACT, LAYER, Forms
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import LITERT, METADATA, is_rate
@@ -42,8 +44,11 @@ from jaxrnn.verification.peers import PeerError
 
 File = str | os.PathLike[str]
 
-#: What `quantize` can be: weights of 16 bits, or of 8 bits with products of 8 bits.
-QUANTIZE = ("float16", "dynamic")
+#: What `quantize` can be: weights of 16 bits, or of 8 bits with products of 8 bits, in ranges of each call or of
+#: recordings.
+QUANTIZE = ("float16", "dynamic", "static")
+#: The products of static quantisation. A state that other operations round at each step would drift.
+_PRODUCTS = ("FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D")
 
 
 def export_litert(
@@ -58,6 +63,8 @@ def export_litert(
     label: str | None = None,
     frame_rate: float | None = None,
     quantize: str | None = None,
+    quantize_exclude: Sequence[str] = (),
+    calibrate: Recordings | None = None,
     metadata: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Exported:
@@ -83,7 +90,11 @@ def export_litert(
         label: the name of the step or function; by default the name in Python.
         frame_rate: input frames per second of a stream.
         quantize: ``"float16"`` stores weights in 16 bits and computes in float32; ``"dynamic"`` stores the weights of
-            products and convolutions as 8-bit integers, and each call quantises their inputs. By default float32.
+            products and convolutions as 8-bit integers, and each call quantises their inputs; ``"static"`` quantises
+            their inputs and outputs in the ranges of recordings, and recurrent layers dynamically. Fourier matrices and
+            other arrays that depend on no parameter stay float32. By default float32.
+        quantize_exclude: products and convolutions that stay float32, by the start of the node's name.
+        calibrate: the recordings for ``quantize="static"``, as in `jaxrnn.export_onnx`.
         metadata: further entries of the metadata, as text by key.
         names: names of inputs and outputs, by the names that they have otherwise.
 
@@ -95,8 +106,7 @@ def export_litert(
         UnsupportedError: LiteRT has no counterpart; the message names the node, line or operation.
         MissingPackageError: the converter or LiteRT is not installed.
     """
-    if quantize not in (None, *QUANTIZE):
-        raise InputError(f"quantize must be None or {' or '.join(map(repr, QUANTIZE))}, not {quantize!r}")
+    exclude = check_quantize(quantize, quantize_exclude, calibrate, QUANTIZE)
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
     path = local_path(path)
@@ -112,24 +122,33 @@ def export_litert(
     stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": LITERT, "files": files}
     graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
     written = _converted(graphs)
-    if quantize is not None:
-        written = _quantized(written, quantize)
-    if quantize is not None:
-        texts[f"{METADATA}.{QUANTIZED}"] = quantize
     for graph in graphs:
         flat = {f"{METADATA}.{graph.facts.kind}.{key}": text for key, text in flat_facts(graph.facts).items()}
         texts = {**texts, f"{METADATA}.{graph.facts.kind}": json_text(graph.facts.to_json()), **flat}
         if any(each.params.get("name") == "QuantizeLinear" for each in walk(graph.closed.jaxpr)):
             steps = quantisation_steps(graph.lowered(OPSET).graph, graph.facts)
             texts[f"{METADATA}.{graph.facts.kind}.{STEPS}"] = json.dumps(steps)
-    written = _with_metadata(written, {**graphs[0].notes.metadata, **texts})
+    texts, errors = {**graphs[0].notes.metadata, **texts}, {}
+    if quantize is None:
+        written = _with_metadata(written, texts)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            file, calibration = Path(folder, path.name), None
+            if calibrate is not None:
+                file.write_bytes(_with_metadata(written, texts))
+                calibration = Calibration.of(stepper, calibrate, file)
+            written = _quantized(written, quantize, exclude, calibration and calibration.calls)
+            written = _with_metadata(written, {**texts, f"{METADATA}.{QUANTIZED}": quantize})
+            if calibration is not None:
+                file.write_bytes(written)
+                errors = calibration.errors(file)
     _run_once(written, graphs)
     with scratch(path) as folder:
         (folder / path.name).write_bytes(written)
         digest = digest_of(folder / path.name)
         replace_all({path: folder / path.name})
     each = [ExportedGraph(path, graph.facts, len(graph.closed.jaxpr.eqns)) for graph in graphs]
-    return Exported(each[0], each[1] if len(each) > 1 else None, {path: digest})
+    return Exported(each[0], each[1] if len(each) > 1 else None, {path: digest}, errors)
 
 
 def _program(graph: Graph) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct], list[str]]:
@@ -141,6 +160,7 @@ def _program(graph: Graph) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruc
         values = [next(given) if each.value is None else np.asarray(each.value) for each, _ in pairs]
         return [jnp.asarray(each) for each in Forms().evaluate(graph.closed, values)]
 
+    program.__name__ = graph.facts.kind  # so that the tensors of all signatures have different names
     free = [(each.name, atom) for each, atom in pairs if each.value is None]
     return program, [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for _, atom in free], [n for n, _ in free]
 
@@ -162,14 +182,16 @@ def _converted(graphs: Sequence[Graph]) -> bytes:
     modules = []
     with context:
         for graph, names, lowered in programs:
-            module = ir.Module.parse(lowered.as_text())
+            # Scopes become names of tensors, without the files that traced them.
+            text = re.sub(r'(?m)^(#loc\d+ = loc\("[^"]*")\(#loc\d+\)\)$', r"\1)", lowered.as_text(debug_info=True))
+            module = ir.Module.parse(text)
             main = next(each for each in module.body.operations if each.attributes["sym_name"].value == "main")
             api.set_signature(main, graph.facts.kind, names, list(graph.results))
             try:
                 with quiet():
                     api.run_convert_to_tfl_passes(module, passes.PassManager(), settings)
             except ValueError as error:
-                raise UnsupportedError(f"{graph.facts.spec.label}: {_refusal(str(error), lowered)}") from error
+                raise UnsupportedError(f"{graph.facts.spec.label}: {_refusal(str(error))}") from error
             modules.append(module)
         try:
             with quiet():
@@ -195,24 +217,14 @@ def _operations(operation: Any) -> Iterator[str]:
 _NO_COUNTERPART = "LiteRT has no counterpart of {}, or not for these types: export for ONNX engines instead"
 
 
-def _refusal(message: str, lowered: Any) -> str:
-    """Return a message of the converter as a sentence about an operation and its place in the model."""
+def _refusal(message: str) -> str:
+    """Return a message of the converter as a sentence about an operation and its scope in the model."""
     refused = re.search(r"failed to legalize operation '([\w.]+)'", message)
-    place = re.search(r"-:(\d+):\d+: error", message)
-    where = "" if place is None else _scope_of(lowered, int(place[1]))
+    scope = re.search(r'"jit\(\w+\)/([^"]+)"', message)
+    where = f"{scope[1]!r}: " if scope else ""
     if refused is None:
         return f"{where}LiteRT's converter refuses the program: {message.splitlines()[0][:400]}"
     return where + _NO_COUNTERPART.format(refused[1])
-
-
-def _scope_of(lowered: Any, line: int) -> str:
-    """Return the scope of a line of a program: the text with locations has the same lines after its own."""
-    texts = lowered.as_text(debug_info=True).splitlines()
-    start = next(number for number, text in enumerate(texts) if text.startswith("module "))
-    reference = re.search(r"loc\((#loc\d+)\)$", texts[start + line - 1])
-    named = reference and next((text for text in texts if text.startswith(f"{reference[1]} = ")), "")
-    scope = re.search(r'loc\("jit\(program\)/([^"]+)"', named or "")
-    return f"{scope[1]!r}: " if scope else ""
 
 
 def _run_once(written: bytes, graphs: Sequence[Graph]) -> None:
@@ -225,29 +237,49 @@ def _run_once(written: bytes, graphs: Sequence[Graph]) -> None:
             raise UnsupportedError(f"{graph.facts.spec.label}, {graph.facts.kind}: {error}") from error
 
 
-def _quantized(written: bytes, quantize: str) -> bytes:
-    """Quantise weights with ai-edge-quantizer."""
+def _quantized(written: bytes, quantize: str, exclude: Sequence[str], calls: Calls | None) -> bytes:
+    """Quantise weights, and with calls the results of products, with ai-edge-quantizer."""
     quantizer, kinds = package("ai_edge_quantizer.quantizer"), package("ai_edge_quantizer.qtyping")
-    recipes = package("ai_edge_quantizer.recipe")
-    with tempfile.TemporaryDirectory() as folder, quiet(), contextlib.redirect_stdout(None):
-        file = Path(folder, "model.tflite")
-        file.write_bytes(written)
-        work = quantizer.Quantizer(str(file))
-        if quantize == "dynamic":
-            work.load_quantization_recipe(recipes.dynamic_wi8_afp32())
+    names, every = quantizer.AlgorithmName, kinds.TFLOperationName.ALL_SUPPORTED
+    check_excluded(exclude, _product_names(written))
+    # A scope has the names of all results, such as `jit(step)/encoder/dot_general`.
+    excluded = "|".join([re.escape(EXACT), *(rf"jit\(\w+\)/{re.escape(each)}" for each in exclude)])
+    with quiet(), contextlib.redirect_stdout(None):
+        work, ranges = quantizer.Quantizer(written), None
+        if quantize == "float16":
+            work.add_weight_only_config(".*", every, 16, algorithm_key=names.FLOAT_CASTING)
         else:
-            half = kinds.TensorQuantizationConfig(num_bits=16, dtype=kinds.TensorDataType.FLOAT)
-            work.update_quantization_recipe(
-                regex=".*",
-                operation_name=kinds.TFLOperationName.ALL_SUPPORTED,
-                op_config=kinds.OpQuantizationConfig(
-                    weight_tensor_config=half,
-                    compute_precision=kinds.ComputePrecision.FLOAT,
-                    explicit_dequantize=True,
-                ),
-                algorithm_key=recipes.AlgorithmName.FLOAT_CASTING,
-            )
-        return bytes(work.quantize(enable_progress_report=False).quantized_model)
+            work.add_dynamic_config(".*", every, 8)
+        if calls is not None:
+            for each in _PRODUCTS:
+                work.add_static_config(".*", kinds.TFLOperationName[each], 8, 8)
+            work.add_dynamic_config(re.escape(LAYER), every, 8)
+            ranges = _ranges(written, calls)
+        work.update_quantization_recipe(excluded, every, algorithm_key=names.NO_QUANTIZE)
+        return bytes(work.quantize(ranges, enable_progress_report=False).quantized_model)
+
+
+def _ranges(written: bytes, calls: Calls) -> Any:
+    """Return the range of each tensor over all calls; by default the quantizer would average the ranges of calls."""
+    calibrator, ranges = package("ai_edge_quantizer.calibrator"), package("ai_edge_quantizer.utils.qsv_utils")
+    mode = calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED
+    work = calibrator.Calibrator(written, num_threads=1, mode=mode, qsv_update_func=ranges.min_max_update)
+    work.calibrate(calls, package("ai_edge_quantizer.recipe_manager").RecipeManager())
+    return work.get_model_qsvs()
+
+
+def _product_names(written: bytes) -> list[str]:
+    """Return the names of the products and convolutions of a file."""
+    schema = package("ai_edge_litert.schema_py_generated")
+    model = schema.ModelT.InitFromPackedBuf(written)
+    codes = {getattr(schema.BuiltinOperator, each) for each in (*_PRODUCTS, "BATCH_MATMUL", "TRANSPOSE_CONV")}
+    tensors = [
+        graph.tensors[node.outputs[0]].name.decode()
+        for graph in model.subgraphs
+        for node in graph.operators
+        if model.operatorCodes[node.opcodeIndex].builtinCode in codes
+    ]
+    return [part.partition("/")[2] for name in tensors for part in name.split(";")]
 
 
 def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:

@@ -6,6 +6,7 @@ known operands are computed now, and NumPy arrays are known.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from jaxrnn.export.lowering import array_of, is_complex, known_results
 from jaxrnn.export.rules.control import call, linear_solve, platform
 from jaxrnn.export.rules.layers import steps_of
 from jaxrnn.export.rules.systems import cholesky, permuted, substituted, triangles
+from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, evaluate, free_axes, is_key, needed, shape_of, type_of, walk
 from jaxrnn.jaxprs.own import computed, platforms_of
 from jaxrnn.jaxprs.primitives import Rules
@@ -34,6 +36,10 @@ TRIPS, EQUATIONS = 256, 20_000
 #: Rules ``(forms, equation, *operands)`` of equations on real numbers, and of equations with complex numbers.
 RULES: Rules[Callable[..., Any]] = Rules()
 COMPLEX: Rules[Callable[..., Any]] = Rules()
+
+#: Scopes of operations in the file: products with arrays that depend on no parameter, which stay float, and recurrent
+#: layers.
+EXACT, LAYER = "jaxrnn.exact", "jaxrnn.layer"
 
 #: Types that LiteRT moves and computes with, and the types in which it computes with other integers.
 _TYPES = frozenset(map(np.dtype, ("bool", "int32", "int64", "float16", "float32")))
@@ -47,6 +53,7 @@ class Forms:
         self.path: Path = ()
         #: True inside of an operator on integers of 8 bits.
         self.in_bytes = False
+        self.made = Made()
 
     def evaluate(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
         """Evaluate a jaxpr."""
@@ -67,6 +74,7 @@ class Forms:
         ]
         known = known_results(equation, operands, small=False)
         if known is not None:
+            self.made.follow(equation.invars, operands, known)
             return known
         outer, self.path = self.path, (*self.path, equation)
         try:
@@ -77,6 +85,11 @@ class Forms:
             return [*results] if isinstance(results, list | tuple) else [results]
         finally:
             self.path = outer
+
+    def scope(self, *operands: Any) -> contextlib.AbstractContextManager[Any]:
+        """Return the scope of a product."""
+        exact = any(isinstance(each, np.ndarray) and each in self.made for each in operands)
+        return jax.named_scope(EXACT) if exact else contextlib.nullcontext()
 
     def refuse(self, reason: str) -> Any:
         """Refuse the current equation."""
@@ -111,7 +124,8 @@ RULES.add("triangular_solve")(substituted)
 @RULES.add("recurrent_layer")
 def _layer(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Recurrent layers: their steps."""
-    return forms.evaluate(steps_of(equation), operands)
+    with jax.named_scope(LAYER):
+        return forms.evaluate(steps_of(equation), operands)
 
 
 @RULES.add("onnx_operator")
@@ -192,7 +206,8 @@ def _product(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Any:
             factors = tuple(x if isinstance(x, np.ndarray) else lax.optimization_barrier(x) for x in factors)
         return lax.dot_general(factors[0], factors[1], numbers)
 
-    result = _in_floats(forms, equation, (left, number + 1), (right, number), 1, product)
+    with forms.scope(x, y):
+        result = _in_floats(forms, equation, (left, number + 1), (right, number), 1, product)
     return result.reshape(*sizes[0], *sizes[1], *sizes[2])
 
 
@@ -216,7 +231,8 @@ def _convolution(forms: Forms, equation: JaxprEqn, x: Any, kernel: Any) -> Any:
     left, right = (x, numbers.lhs_spec[1]), (kernel, numbers.rhs_spec[1])
     if np.dtype(type_of(equation.outvars[0])).kind != "f" and x.shape[left[1]] != kernel.shape[right[1]]:
         forms.refuse("LiteRT has no convolution of integers in groups: compute it in float32")
-    return _in_floats(forms, equation, left, right, taps, convolve)
+    with forms.scope(x, kernel):
+        return _in_floats(forms, equation, left, right, taps, convolve)
 
 
 def _spread(x: Any, axis: int, spacing: int) -> Any:

@@ -310,13 +310,13 @@ def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, invers
     shape = (*shape_of(x)[:-1], matrix.shape[1])
     if inverse and half:
         # The transposed matrix of the forward transform, if the file has it: with scaled rows, it is the inverse's.
-        forward = writer.made(_matrix(length, 1, inverse=False, half=True).astype(dtype))
+        forward = writer.made.add(_matrix(length, 1, inverse=False, half=True).astype(dtype))
         if writer.opset >= _GEMM_OPSET and writer.has(forward):
             x = elements(lowering, "Mul", x, np.tile(_weights(length) / length, 2).astype(dtype))
             rows = reshape(writer, x, (int(np.prod(shape[:-1])), len(matrix)))
             product = writer.node("Gemm", rows, forward, shape=(shape_of(rows)[0], length), dtype=dtype, transB=1)
             return [reshape(writer, product, shape)]
-    product = writer.node("MatMul", x, writer.made(matrix), shape=shape, dtype=dtype)
+    product = writer.node("MatMul", x, writer.made.add(matrix), shape=shape, dtype=dtype)
     columns = matrix.shape[1] // (1 if inverse and half else 2)
     starts = range(0, matrix.shape[1], columns)
     return [cut_along(writer, product, len(shape) - 1, start, start + columns) for start in starts]

@@ -1,0 +1,192 @@
+"""Static quantisation of steps and streams for ONNX engines and LiteRT: ranges, errors, what stays float, refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto
+from refusals import check_refused
+
+import jaxrnn
+from jaxrnn.cli import main
+from jaxrnn.demo import PACKAGED
+from jaxrnn.errors import InputError
+from jaxrnn.export import FileRunner, export_litert, verify_export
+from jaxrnn.verification.litert import Signature, operations
+
+LITERT = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert", "ai_edge_quantizer")))
+ENDINGS = ["onnx", pytest.param("tflite", marks=pytest.mark.skipif(not LITERT, reason="LiteRT is not installed"))]
+
+RNG = np.random.default_rng(0)
+WIDTH = 30  # not a power of two: the transforms are products in every engine
+PARAMS = {name: RNG.normal(size=(16, 16)).astype(np.float32) / 4 for name in ("first", "second")}
+
+
+def masking(params, inputs):
+    """A mask from this frame and the next, between Fourier transforms; the mask decays over thousands of frames."""
+    spectrum = jnp.fft.rfft(inputs["x"], axis=-1)
+    ahead = jnp.pad(jnp.abs(spectrum), ((0, 1), (0, 0)))[1:]
+    with jax.named_scope("encoder"):
+        hidden = jnp.tanh(ahead @ params["first"])
+    with jax.named_scope("mask"):
+        mask = jax.nn.sigmoid(hidden @ params["second"])
+    _, slow = jax.lax.scan(lambda carry, row: (carry + 1e-3 * (row - carry),) * 2, jnp.zeros(16), mask)
+    return {"y": jnp.fft.irfft(spectrum * (mask + slow).astype(jnp.complex64), WIDTH, axis=-1)}
+
+
+STREAM = jaxrnn.stream(masking, {"x": jnp.zeros((8, WIDTH))}, axes=0, params=PARAMS, pulse=2)
+
+
+def recording(frames, loudness=1.0, seed=0):
+    return {"x": (loudness * np.random.default_rng(seed).normal(size=(frames, WIDTH))).astype(np.float32)}
+
+
+#: The loudest frames are few, and in the middle of the second recording, which ends within a pulse.
+LOUD = np.concatenate([recording(frames, loudness, seed=1)["x"] for frames, loudness in ((8, 0.1), (24, 10), (9, 0.1))])
+RECORDINGS = {"quiet": recording(200, 0.1), "loud": {"x": LOUD}}
+
+
+def exported(path, stepper=STREAM, **options):
+    if path.suffix == ".tflite":
+        return export_litert(stepper, PARAMS, path, **options)
+    return jaxrnn.export_onnx(stepper, PARAMS, path, flush=path.with_name("flush.onnx"), **options)
+
+
+def outputs(path, arrays):
+    run, frames = FileRunner(path), len(arrays["x"])
+    whole = [run({"x": arrays["x"][at : at + 2]})["y"] for at in range(0, frames - 1, 2)]
+    rest = run.flush({"x": arrays["x"][-1:]}, 1) if frames % 2 else run.flush()
+    return np.concatenate([*whole, rest["y"]])[1:]
+
+
+def decibels(found, known):
+    return 10 * np.log10(np.sum(known**2) / np.sum((found - known) ** 2))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_error_is_that_of_the_recordings(ending, tmp_path):
+    path = tmp_path / f"step.{ending}"
+    written = exported(path, quantize="static", calibrate=RECORDINGS)
+    pairs = [(outputs(path, each), np.asarray(masking(PARAMS, each)["y"])) for each in RECORDINGS.values()]
+    measured = decibels(*map(np.concatenate, zip(*pairs, strict=True)))
+    assert written.errors == {"y": pytest.approx(measured, abs=0.1)}
+    assert measured > 28
+    # The range is that of the loudest frames, not of an average, also in the flush of a recording that ends with them.
+    assert decibels(*pairs[1]) > 28
+    loud = {"x": LOUD[8:23]}
+    assert decibels(outputs(path, loud)[-2], np.asarray(masking(PARAMS, loud)["y"])[-2]) > 25
+    # The state is float: an error does not grow with time.
+    long = recording(4000, 5.0, seed=2)
+    assert decibels(outputs(path, long)[-500:], np.asarray(masking(PARAMS, long)["y"])[-500:]) > 28
+    report = verify_export(STREAM, PARAMS, path, inputs=RECORDINGS["loud"])
+    assert report.ok
+    assert "dB below the output" in report.checks[-1].outputs[0].reason
+    assert all(each.dtype != np.int8 for each in (*written.step.facts.spec.state, *written.step.facts.spec.inputs))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("quantize", ["dynamic", "static"])
+def test_transforms_and_named_products_stay_float(quantize, ending, tmp_path):
+    errors, options = [], {"calibrate": RECORDINGS} if quantize == "static" else {}
+    for exclude, products in (((), 2), (("mask",), 1)):
+        path = tmp_path / f"step.{ending}"
+        exported(path, quantize=quantize, quantize_exclude=exclude, **options)
+        errors.append(decibels(outputs(path, RECORDINGS["loud"]), np.asarray(masking(PARAMS, RECORDINGS["loud"])["y"])))
+        if ending == "onnx":
+            weights = [each for each in onnx.load(path).graph.initializer if each.data_type == TensorProto.INT8]
+            assert [[*each.dims] for each in weights if len(each.dims) > 1] == [[16, 16]] * products
+        elif quantize == "static":
+            assert operations(Signature(path, "step"))["DEQUANTIZE"] == products
+    assert errors[1] > errors[0] > 28
+    unknown = {"quantize": quantize, "quantize_exclude": ("decoder",), **options}
+    check_refused(InputError, "starts with 'decoder'", exported, path, **unknown)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_recurrent_layers_and_convolutions(ending, tmp_path, models):
+    """A network of convolutions and LSTMs, whose LSTMs are quantised dynamically."""
+    model = jaxrnn.load(models / "keyword_net.onnx")
+    streamed = model.stream("S", pulse=8)
+    path = tmp_path / f"step.{ending}"
+    calibrate = [{"feats": RNG.normal(size=(1, 40, frames)).astype(np.float32)} for frames in (40, 28)]
+    sizes = {}
+    for quantize in ("dynamic", "static"):
+        options = {"quantize": quantize, **({"calibrate": calibrate} if quantize == "static" else {})}
+        if ending == "tflite":
+            written = export_litert(streamed, model.params, path, **options)
+        else:
+            written = jaxrnn.export_onnx(streamed, model.params, path, flush=tmp_path / "flush.onnx", **options)
+        sizes[quantize] = path.stat().st_size
+    assert sizes["static"] < 1.1 * sizes["dynamic"]
+    assert written.errors["logits"] > 40
+    assert verify_export(streamed, model.params, path, offline=model, inputs=calibrate[0]).ok
+
+
+def test_recordings_that_do_not_fit_are_one_error(tmp_path):
+    path, x = tmp_path / "step.onnx", RECORDINGS["loud"]["x"]
+    for calibrate, words in (
+        ([], "no recordings"),
+        ([{}], "recording 0: missing input 'x'"),
+        ([{"x": x}, {"z": x}], "recording 1: there is no input 'z'"),
+        ({"a.wav": {"x": x[:, :9]}}, r"recording a\.wav: .*30"),
+        ([{"x": x[:0]}], "recording 0: .*frames"),
+        ([{"x": np.full_like(x, np.nan)}], "recording 0: 'x' is not finite"),
+        ([x], "recording 0: .*must be a dict"),
+        (None, "`quantize='static'` and `calibrate` go together"),
+    ):
+        check_refused(InputError, words, exported, path, quantize="static", calibrate=calibrate)
+    check_refused(InputError, "go together", exported, path, quantize="dynamic", calibrate=[{"x": x}])
+    plain = jaxrnn.stream(lambda p, i: {"y": i["x"][:, :16] @ p["first"]}, {"x": jnp.asarray(x)}, axes=0, params=PARAMS)
+    check_refused(InputError, "opset 13", exported, path, plain, quantize="static", calibrate=[{"x": x}], opset=12)
+    options = {"quantize": "static", "calibrate": [{"x": x}], "example": {"x": x}}
+    check_refused(InputError, "for a step or a stream", jaxrnn.export_onnx, masking, PARAMS, path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def said(folder, *options):
+    """What an export of the packaged denoiser says."""
+    command = ["export", str(PACKAGED), "-o", str(folder / "step.onnx"), "--quantize", "static", *options]
+    result = CliRunner().invoke(main, command)
+    return result, " ".join(result.output.split())
+
+
+def test_the_command_reads_a_folder(tmp_path):
+    folder, step = tmp_path / "recordings", ("--dim", "time=1", "--calibrate", str(tmp_path / "recordings"))
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no recording")
+    for options, words in (((), "go together"), (step, "has no recordings")):
+        result, text = said(tmp_path, *options)
+        assert (result.exit_code, words in text) == (2, True), text
+    frames = RNG.uniform(0, 1, (20, 1, 1, 129)).astype(np.float32)
+    np.save(folder / "a.npy", frames)
+    np.savez(folder / "b.npz", magnitude=frames[..., :7])
+    result, text = said(tmp_path, *step)
+    assert (result.exit_code, "recording b.npz" in text, list(tmp_path.glob("step*"))) == (2, True, []), text
+    np.savez(folder / "b.npz", magnitude=frames[:9])
+    result, text = said(tmp_path, *step, "--json")
+    assert result.exit_code == 0, text
+    assert json.loads(result.stdout)["error_db"]["mask"] > 30
+
+
+@pytest.mark.thorough
+def test_the_command_reads_sound(tmp_path):
+    """Sound files calibrate the packaged denoiser between its transforms, and verify the file."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    samples = 0.1 * RNG.normal(size=3000).astype(np.float32)
+    jaxrnn.audio.write_wav(folder / "a.wav", samples, 16000)
+    np.save(folder / "b.npy", 2 * samples[:2000])
+    options = ["--stft", "256", "--hop", "128", "--gives", "mask", "--calibrate", str(folder), "--verify", "--json"]
+    result, text = said(tmp_path, *options)
+    assert result.exit_code == 0, text
+    facts = json.loads(result.stdout)
+    assert facts["verified"]
+    assert facts["error_db"]["audio"] > 30
