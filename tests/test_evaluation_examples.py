@@ -236,7 +236,7 @@ def page() -> str:
 
 
 def test_the_page_shows_valid_settings_and_explains_every_key(tmp_path):
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page(), re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```yaml title=\S+\n(.*?)^```$", page(), re.MULTILINE | re.DOTALL)
     (tmp_path / "shown.yaml").write_text(block)
     settings = SettingsFile(EvaluationSettings, tmp_path / "shown.yaml").settings
     assert [metric.name for metric in settings.metrics] == ["si_sdr", "si_sdr"]

@@ -500,7 +500,7 @@ def test_settings_that_come_along_are_good(name):
 def shown_on_the_page() -> str:
     """The file of settings in the documentation of training."""
     page = (CONFIGS.parent / "docs/training.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```yaml title=\S+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return block
 
 
