@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._jax.context import default_device, exact_types, in_calling_thread, unmapped
@@ -107,12 +106,6 @@ class CompiledStep:
     ) -> tuple[tuple[Any, ...], _Places, tuple[Any, ...]]:
         with unmapped():
             outputs, new = bound.step(self._entries(vectors), inputs)
-        # JAX returns an argument that is a result as the same array, and the next call changes the arrays of a feed.
-        given = {id(array) for array in inputs.values()}
-        outputs, new = (
-            {name: jnp.copy(each) if id(each) in given else each for name, each in part.items()}
-            for part in (outputs, new)
-        )
         layout = joined_layout(outputs, LARGE)
         results, places = layout.pack(outputs), []
         entries = Counter(place.vector for place in layout.places.values())
