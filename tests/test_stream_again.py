@@ -13,6 +13,7 @@ from flax import nnx
 from small_models import layers_model
 
 import jaxrnn
+from jaxrnn.streaming.interpreter import observe
 
 X = jax.ShapeDtypeStruct((10, 3), jnp.float32)
 DATA = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
@@ -70,6 +71,13 @@ def test_a_traced_value_is_not_kept(comparisons):
     np.testing.assert_allclose(jax.grad(streamed)(2.0), DATA.sum(), rtol=1e-4)
     np.testing.assert_allclose(jax.grad(streamed)(2.0), DATA.sum(), rtol=1e-4)
     assert len(comparisons) == 2
+
+
+def test_an_observer_sees_the_work_again():
+    jaxrnn.stream(jnp.tanh, X, axes=0)
+    with observe() as values:
+        jaxrnn.stream(jnp.tanh, X, axes=0)
+    assert values
 
 
 def test_a_model_is_planned_once_and_freed(comparisons):

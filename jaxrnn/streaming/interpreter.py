@@ -391,6 +391,11 @@ class Observed(dict[str, list[StreamedValue]]):
 _OBSERVED: contextvars.ContextVar[Observed | None] = contextvars.ContextVar("observed", default=None)
 
 
+def is_observed() -> bool:
+    """Return True inside `observe`."""
+    return _OBSERVED.get() is not None
+
+
 @contextlib.contextmanager
 def observe() -> Iterator[Observed]:
     """Collect the facts about values that are streamed inside the context, even if an error ends the stream."""
