@@ -56,6 +56,10 @@ def test_a_trained_module_is_planned_again():
     layer.kernel[...] = 2 * layer.kernel[...]
     after = jaxrnn.stream(layer, X, axes=0)
     np.testing.assert_allclose(after.run(None, DATA), 2 * before.run(None, DATA), rtol=1e-5)
+    old = layer.kernel[...]
+    layer.kernel[...] = old + 0
+    old.delete()  # as a donation to an update does
+    assert jaxrnn.stream(layer, X, axes=0).run(None, DATA).shape == (7, 2)
 
 
 def test_a_traced_value_is_not_kept(comparisons):

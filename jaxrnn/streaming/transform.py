@@ -157,8 +157,11 @@ class _Known:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The fingerprint of the traced function."""
-        return fingerprint(self.closed)
+        """The fingerprint of the traced function; empty if a donation has deleted an array of the function."""
+        try:
+            return fingerprint(self.closed)
+        except RuntimeError:
+            return ""
 
 
 #: Plans by function. A function that was streamed before is traced once, to see that the function is the same.
