@@ -179,7 +179,7 @@ def _step(plan: Plan, entry: Entry) -> Iterator[Row]:
     model = load(entry)
     frame = random_frames(model, entry.dims)
     packed = model.pack(model.params, dims=entry.dims)
-    here = own.OnDevice(model, packed, model.init(), wait=True)
+    here = own.OnDevice(model, packed, model.init())
     runner = jaxrnn.Runner(model, model.params)
     calls: dict[str, Call] = {
         "jaxrnn": functools.partial(here, here.place(frame)),

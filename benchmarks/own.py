@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,6 +22,7 @@ RUNNER = "jaxrnn"
 JITTED = "jaxrnn, step under jit"
 ON_DEVICE = "jaxrnn, jit, device arrays"
 EXECUTABLE = "jaxrnn, bare executable"
+IN_LITERT = "jaxrnn's file in LiteRT"
 
 
 class Jitted:
@@ -39,14 +43,7 @@ class Jitted:
 
 
 class OnDevice(Jitted):
-    """The step under ``jax.jit`` with device arrays in and out.
-
-    On a CPU that computes in the calling thread, outputs are ready when a step returns; elsewhere ``wait`` waits.
-    """
-
-    def __init__(self, *arguments: Any, wait: bool):
-        super().__init__(*arguments)
-        self._wait = wait
+    """The step under ``jax.jit`` with device arrays in and out, until the outputs are ready."""
 
     def place(self, frame: Arrays) -> dict[str, jax.Array]:
         """Copy the frame to the device."""
@@ -55,7 +52,7 @@ class OnDevice(Jitted):
     def __call__(self, frame: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs of one step."""
         outputs, self._state = self._step(self._params, self._state, frame)
-        return jax.block_until_ready(outputs) if self._wait else outputs
+        return jax.block_until_ready(outputs)
 
 
 class Executable:
@@ -92,4 +89,16 @@ def steppers(model: jaxrnn.Model, dims: Mapping[str, int]) -> dict[str, Any]:
     """Return the steps of a model with NumPy inputs and outputs, by the name of the form."""
     start = model.init()
     packed = model.pack(model.params, dims=dims)
-    return {RUNNER: jaxrnn.Runner(model, model.params), JITTED: Jitted(model, packed, start)}
+    found = {RUNNER: jaxrnn.Runner(model, model.params), JITTED: Jitted(model, packed, start)}
+    if importlib.util.find_spec("litert_converter") is not None:
+        found[IN_LITERT] = in_litert(model, dims)
+    return found
+
+
+def in_litert(model: jaxrnn.Model, dims: Mapping[str, int]) -> jaxrnn.export.FileRunner:
+    """Return the step as a LiteRT file that jaxrnn exports, in LiteRT."""
+    sizes = {name: size for name, size in dims.items() if name != model.spec.batch_symbol}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "step.tflite"
+        jaxrnn.export.export_litert(model, model.params, path, dims=sizes)
+        return jaxrnn.export.FileRunner(path)

@@ -48,7 +48,7 @@ def _rows(plan: Plan, entry: Entry, group: str) -> Iterator[Row]:
 
 def beside(model: Any, entry: Entry, runner: Any, frame: Any) -> dict[str, Callable[[], Any]]:
     """Return the forms of jaxrnn without NumPy outputs: with device arrays, and the executable without the runner."""
-    placed = own.OnDevice(model, model.pack(model.params, dims=entry.dims), model.init(), wait=False)
+    placed = own.OnDevice(model, model.pack(model.params, dims=entry.dims), model.init())
     calls: dict[str, Callable[[], Any]] = {own.ON_DEVICE: functools.partial(placed, placed.place(frame))}
     bare = own.executable_of(runner, frame)
     if bare is not None:
