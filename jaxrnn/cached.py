@@ -44,7 +44,7 @@ def load_cached(
 
     Example::
 
-        denoiser = jaxrnn.load_cached("denoiser.onnx", stream={"pulse": 4})
+        denoiser = jaxrnn.load_cached("denoiser.onnx", dims={"time": 1})
         run = jaxrnn.Runner(denoiser)
 
     Args:

@@ -104,7 +104,8 @@ def test_resumed_wherever_it_stopped(model, whole, tmp_path, capfd):
     assert [r["loss"] for r in fitted.history] == [r["loss"] for r in whole.history]
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["20", "23"]
     assert same(load_checkpoint(tmp_path, model), whole.params)
-    assert capfd.readouterr() == ("", "")
+    said = "".join(f"Resumed from update {steps}\n" for steps in (4, 6, 23))
+    assert capfd.readouterr() == ("", said)
     assert logging.getLogger("absl").level == logging.NOTSET or logging.getLogger("absl").level < logging.CRITICAL
 
 
