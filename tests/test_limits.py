@@ -331,6 +331,13 @@ def test_limits_are_raised_by_name():
         check_refused(jaxrnn.InputError, "value_bytes must be a whole number from 1 on", Limits, value_bytes=wrong)
 
 
+def test_an_empty_value_of_huge_sizes():
+    """XLA would end the process."""
+    proto = model(node("RandomUniform", [], shape=[2**62, 2**63 - 1, 3, 0]))
+    loaded = jaxrnn.load(proto)
+    check_refused(jaxrnn.LimitError, "empty value .* product has over 63 bits", loaded, inputs_of(loaded))
+
+
 def test_functions():
     """Copies of functions are counted before they are made, and circles are found."""
     x = np.ones((1, 3), np.float32)

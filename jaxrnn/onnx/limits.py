@@ -116,6 +116,10 @@ class Budget:
         if not all(isinstance(size, (int, np.integer)) for size in shape):
             return
         needed = math.prod(map(int, shape)) * np.dtype(dtype).itemsize
+        if not needed and math.prod(size or 1 for size in map(int, shape)) >= 2**63:
+            # XLA ends the process: it multiplies the sizes of an empty array, too.
+            sizes = ", ".join(map(str, shape))
+            raise LimitError(f"an empty value has the sizes {sizes}, whose product has over 63 bits")
         constant = constant or self.loading
         spent = self._constant_bytes if constant else 0
         allowed = self.limits.constant_bytes if constant else self.limits.value_bytes
