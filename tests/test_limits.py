@@ -338,6 +338,17 @@ def test_an_empty_value_of_huge_sizes():
     check_refused(jaxrnn.LimitError, "empty value .* product has over 63 bits", loaded, inputs_of(loaded))
 
 
+@pytest.mark.parametrize("low", [3, 300, 2**40])
+def test_reflections(low):
+    """JAX appends reflections one by one, which never ends."""
+    proto = model(node("Pad", ["x", "pads"], mode="reflect"), tensors=numbers(pads=np.array([0, low, 0, 7])))
+    loaded, x = jaxrnn.load(proto), np.arange(3, dtype=np.float32)[None]
+    if low > 300:
+        check_refused(jaxrnn.LimitError, "takes 4.0 TiB", loaded, x=x)
+    else:
+        np.testing.assert_array_equal(loaded(x=x)["y"], np.pad(x, ((0, 0), (low, 7)), mode="reflect"))
+
+
 def test_functions():
     """Copies of functions are counted before they are made, and circles are found."""
     x = np.ones((1, 3), np.float32)

@@ -255,7 +255,23 @@ def pad(
     check_choice("mode", mode, ("constant", "reflect", "edge", "wrap"))
     for axis, (low, high) in enumerate(widths):
         data = _slice_axis(data, axis, max(-low, 0), data.shape[axis] - max(-high, 0), 1)
+        is_known = all(isinstance(number, int) for number in (low, high, data.shape[axis]))
+        if mode == "reflect" and is_known and 1 < data.shape[axis] < max(low, high) // _REFLECTIONS:
+            data = _reflected(data, axis, max(low, 0), max(high, 0))
+            widths[axis] = (0, 0)
     return jnp.pad(traced(data), [(max(low, 0), max(high, 0)) for low, high in widths], mode=mode)
+
+
+#: From this number of reflections on, a pad is a gather: JAX appends the reflections one by one.
+_REFLECTIONS = 16
+
+
+def _reflected(data: Value, axis: int, low: int, high: int) -> Value:
+    size = data.shape[axis]
+    current().check((*data.shape[:axis], low + size + high, *data.shape[axis + 1 :]), dtype_of(data))
+    current().check((low + size + high,), np.int64)
+    places = np.mod(np.arange(-low, size + high), 2 * (size - 1))
+    return jnp.take(traced(data), np.minimum(places, 2 * (size - 1) - places), axis)
 
 
 @moves_text
