@@ -317,6 +317,11 @@ def test_sizes_by_equations(name):
     assert list(external(model).values()) in (["h_out"], ["last_out"])
 
 
+def test_a_reshape_of_nothing_gives_no_equation():
+    graph = "g (float[t,0] x) => (float[o,3] y) <int64[2] shape = {2, 3}> { y = Reshape <allowzero = 1> (x, shape) }"
+    assert load(graph).dimensions == {"t": "t"}
+
+
 def test_many_dimensions_stay_independent():
     """Each has a number of its own while the equations are solved, however many there are."""
     sizes = Sizes([f"batch{index}" for index in range(40)] + [f"u{index}" for index in range(40)])

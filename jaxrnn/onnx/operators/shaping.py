@@ -423,7 +423,7 @@ def _equal_in_reshape(
             wanted.remove(size)
     unknown = [size for size in rest if size in open_sizes]
     total, constant = math.prod(wanted), math.prod(size for size in rest if size not in open_sizes)
-    if len(unknown) == 1 and total % constant == 0:
+    if len(unknown) == 1 and constant and total % constant == 0:
         yield unknown[0], total // constant
     elif total == constant:
         yield from ((size, 1) for size in unknown)
