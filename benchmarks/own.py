@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import dataclasses
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import jaxrnn
-from benchmarks.peers import Arrays
+from benchmarks.peers import Arrays, Network
 
 if TYPE_CHECKING:
     from jaxrnn.streaming import Streamed
@@ -89,16 +89,16 @@ def steppers(model: jaxrnn.Model, dims: Mapping[str, int]) -> dict[str, Any]:
     """Return the steps of a model with NumPy inputs and outputs, by the name of the form."""
     start = model.init()
     packed = model.pack(model.params, dims=dims)
-    found = {RUNNER: jaxrnn.Runner(model, model.params), JITTED: Jitted(model, packed, start)}
-    if importlib.util.find_spec("litert_converter") is not None:
-        found[IN_LITERT] = in_litert(model, dims)
-    return found
+    return {RUNNER: jaxrnn.Runner(model, model.params), JITTED: Jitted(model, packed, start)}
 
 
-def in_litert(model: jaxrnn.Model, dims: Mapping[str, int]) -> jaxrnn.export.FileRunner:
-    """Return the step as a LiteRT file that jaxrnn exports, in LiteRT."""
+def in_litert(model: jaxrnn.Model, network: Network, threads: int, dims: Mapping[str, int]) -> Any:
+    """Return the step as a LiteRT file that jaxrnn exports, opened and called as the files of others."""
+    from benchmarks.peers import litert
+
     sizes = {name: size for name, size in dims.items() if name != model.spec.batch_symbol}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.tflite"
         jaxrnn.export.export_litert(model, model.params, path, dims=sizes)
-        return jaxrnn.export.FileRunner(path)
+        # The file has no inputs with fixed values.
+        return litert.open_file(path, dataclasses.replace(network, fixed={}), threads)

@@ -265,7 +265,7 @@ RATIO = "[ratio of jaxrnn to it]"
 
 def step(result: Result) -> list[Table]:
     """Return a row for each network, with the mean over the speech networks."""
-    rows = beside(result, result.rows, (SUBJECT, own.JITTED))
+    rows = beside(result, result.rows, (SUBJECT, own.JITTED, own.IN_LITERT))
     speech = means([row for row in result.rows if row.group == "speech"], rows)
     return [Table(f"One step, us {RATIO}", rows | ({"speech, mean": speech} if speech else {}))]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import own
 from benchmarks.networks import OTHERS, SPEECH, Entry, describe, load, random_frames
-from benchmarks.peers import open_all, outputs_over
+from benchmarks.peers import RefusedError, is_installed, open_all, outputs_over
 from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row
 
@@ -31,8 +32,13 @@ def cases(plan: Plan) -> Cases:
 def _rows(plan: Plan, entry: Entry, group: str) -> Iterator[Row]:
     model = load(entry)
     network = describe(entry, model)
-    forms = own.steppers(model, entry.dims)
+    forms: dict[str, Any] = own.steppers(model, entry.dims)
     peers, refused = open_all(network, plan.threads)
+    if is_installed("LiteRT") and importlib.util.find_spec("litert_converter") is not None:
+        try:
+            forms[own.IN_LITERT] = own.in_litert(model, network, plan.threads, entry.dims)
+        except RefusedError as error:
+            refused[own.IN_LITERT] = str(error)
     steppers = forms | peers
     frames = [random_frames(model, entry.dims, seed=seed) for seed in range(COMPARED)]
     outputs = {name: outputs_over(stepper, frames) for name, stepper in steppers.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,12 @@ def open_network(network: Network, threads: int) -> Stepper:
     path = network.path.with_suffix(".tflite")
     if not path.is_file():
         raise RefusedError(f"there is no {path.name}")
-    interpreter = litert.Interpreter(str(path), num_threads=threads)
+    return open_file(path, network, threads)
+
+
+def open_file(path: Path, network: Network, threads: int) -> Stepper:
+    """Open a file of the network."""
+    interpreter = litert.Interpreter(model_content=path.read_bytes(), num_threads=threads)
     interpreter.allocate_tensors()
     return Stepping(interpreter, network)
 
