@@ -81,7 +81,7 @@ def load_cached(
 
 
 def _read(kept: Path, source: Path) -> Archive | None:
-    """Return the compiled steps of the file with its present content, or None if there are none."""
+    """Return the compiled steps of a file, or None if the steps are missing, damaged or of another content."""
     if not kept.exists():
         return None
     try:

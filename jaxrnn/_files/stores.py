@@ -483,7 +483,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of regular files in a folder, by name; raise OSError for a file that cannot be read."""
+    """Return a dict of the SHA-256 of regular files in a folder; raise OSError for an unreadable file."""
     return {name: hashlib.sha256(check_regular(folder / name).read_bytes()).hexdigest() for name in names}
 
 

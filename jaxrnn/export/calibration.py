@@ -51,7 +51,7 @@ class _Noting:
 
 
 class _Watched(InEngine):
-    """Files in an engine. The flush also runs during a recording, because those of users may end there."""
+    """Files in an engine. The flush also runs during a recording, because a recording of a user may end there."""
 
     frames = 0
 
@@ -69,9 +69,9 @@ class _Watched(InEngine):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Recordings, and what the float files compute from them.
+    """Recordings, with the inputs and outputs of float files over the recordings.
 
-    ``outputs`` are those of each recording.
+    ``outputs`` has a dict for each recording.
     """
 
     recordings: Sequence[Recording]

@@ -1,4 +1,4 @@
-"""The model card of a file: what the network is, as Markdown with the front matter of Hugging Face's README.md."""
+"""The model card of a file, as Markdown with the front matter of Hugging Face's README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watches a training: callbacks, and logs in files, TensorBoard and Weights & Biases."""
+"""Callbacks of a training, and logs in files, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Running:
 
 
 class Callback:
-    """What `fit` calls while it trains, in the first of several processes; define the methods that you need.
+    """Methods that `fit` calls while it trains, in the first of several processes; define the methods that you need.
 
     An exception ends the training.
     """

@@ -45,8 +45,8 @@ class Mixtures:
 
     Attributes:
         clean: Clean recordings: a folder of sounds (WAV, FLAC and others), a CSV or Parquet table with a column
-            ``path``, or a sound; or a list of these, here or by URL. Shorter ones have silence around them.
-        noise: Noises, in the same forms. Shorter ones are repeated.
+            ``path``, or a sound; or a list of these, here or by URL. Shorter recordings have silence around them.
+        noise: Noises, in the same forms. Shorter noises are repeated.
         rooms: Impulse responses of rooms, in the same forms. The direct sound keeps its place and level.
         rate: Samples per second of the network.
         seconds: The length of an example.
