@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import jax
 
-from jaxrnn._files.messages import first_line
+from jaxrnn._files.messages import first_line, near_or_all
 from jaxrnn._files.stores import digests, local_path
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import InputError, ModelError, check_kind
@@ -102,10 +103,16 @@ def _made(
 ) -> Archive:
     """Compile the steps of a file, and write the compiled steps."""
     # Not at the top: a process that finds its compiled steps does not wait for these imports.
+    from jaxrnn.model import Model
     from jaxrnn.model.loading import digests_of
     from jaxrnn.model.loading import load as load_model
     from jaxrnn.runtime.compiled.saving import archive, checked_batches, machine_code
 
+    for what, options, function in (("load", load, load_model), ("stream", stream, Model.stream)):
+        known = list(inspect.signature(function).parameters)[1:]
+        for name in options or ():
+            if name not in known:
+                raise InputError(f"`{what}` has no option {name!r}{near_or_all(name, known)}")
     counts = checked_batches(batches)
     model = load_model(source, **load)
     before = digests_of(model, source.name)

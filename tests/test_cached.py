@@ -96,6 +96,9 @@ def test_refusals(tmp_path):
     own = {("own", "Sum"): lambda x: x}
     check_refused(jaxrnn.InputError, "own operators are functions", jaxrnn.load_cached, path, load={"operators": own})
     check_refused(jaxrnn.InputError, "a dict of options", jaxrnn.load_cached, path, stream=4)
+    check_refused(
+        jaxrnn.InputError, r"`stream` has no option 'puls'.*'pulse'", jaxrnn.load_cached, path, stream={"puls": 4}
+    )
     check_refused(jaxrnn.ModelError, "none.onnx", jaxrnn.load_cached, tmp_path / "none.onnx")
     assert not (tmp_path / "__jaxrnn__").exists()
 
