@@ -244,7 +244,7 @@ def _torch_name() -> str:
 
 
 def main() -> None:
-    """Run quickly, print the rows, write ``accelerator.json``; end with 1 if a case failed or no values were compared."""
+    """Run quickly, print rows, write ``accelerator.json``; end with 1 if a case failed or no values were compared."""
     from benchmarks import machine, running
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accelerator", description=main.__doc__)

@@ -391,7 +391,7 @@ def test_logs_of_other_packages(tmp_path, monkeypatch):
 
 
 def test_event_files_are_read_back(tmp_path):
-    pytest.importorskip("tensorboardX")
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed: pip install tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
 
     running = jaxrnn.training.Running([], dict, lambda count: iter([{"audio": np.linspace(-2, 2, 400)}] * count))
