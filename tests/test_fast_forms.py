@@ -31,9 +31,10 @@ from jaxrnn.cells.convolution import WindowProduct, convolve, windows_of
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.linear_attention import step as attention_step
 from jaxrnn.cells.recurrence import run_layer
+from jaxrnn.jaxprs.equations import fingerprint, trace
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.jaxprs.recognition.parts import elements, taken
-from jaxrnn.onnx.operators import arithmetic, linear, normalization
+from jaxrnn.onnx.operators import activations, arithmetic, linear, normalization, reduction
 from jaxrnn.onnx.operators.quantization import quotient
 from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.operators.types import convert
@@ -48,6 +49,40 @@ def assert_near(found, expected, limit):
     """Leaf by leaf, as a part of the largest number of the leaf, or of 1."""
     for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=limit * max(1.0, np.abs(np.asarray(b)).max(initial=0)))
+
+
+#: Operators that call `jax.lax` directly, beside the function of `jax.numpy` or `jax.nn` of the same equations.
+DIRECT = {
+    "add": (arithmetic.add, jnp.add),
+    "subtract": (arithmetic.subtract, jnp.subtract),
+    "multiply": (arithmetic.multiply, jnp.multiply),
+    "divide": (arithmetic.divide, jnp.divide),
+    "exp": (lambda x, _: arithmetic.OPERATORS["Exp"][13](x), lambda x, _: jnp.exp(x)),
+    "log": (lambda x, _: arithmetic.OPERATORS["Log"][13](x), lambda x, _: jnp.log(x)),
+    "tanh": (lambda x, _: activations.OPERATORS["Tanh"][13](x), lambda x, _: jnp.tanh(x)),
+    "sigmoid": (lambda x, _: activations.OPERATORS["Sigmoid"][13](x), lambda x, _: jax.nn.sigmoid(x)),
+    "relu": (lambda x, _: activations.relu(x), lambda x, _: jax.nn.relu(x)),
+    "mean": (
+        lambda x, _: reduction._mean(x, (0, 2), True).astype(x.dtype),
+        lambda x, _: jnp.mean(x, (0, 2), keepdims=True),
+    ),
+    "mean, axes dropped": (lambda x, _: reduction._mean(x, (1,), False).astype(x.dtype), lambda x, _: jnp.mean(x, 1)),
+}
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_direct_operators_are_programs_of_jax_numpy(name):
+    """Values and derivatives are the same equations, for sizes of 1 and for other ranks too."""
+
+    def with_tangent(function):
+        return lambda x, y: jax.jvp(function, (x, y), (x, y))
+
+    shapes = [((2, 3, 4), (2, 3, 4)), ((2, 1, 4), (3, 1)), ((1, 3, 4), (2, 3, 1)), ((0, 3, 4), (4,))]
+    with exact_types():
+        for dtype, pair in itertools.product(["float16", "bfloat16", "float32", "float64"], shapes):
+            x, y = (jax.ShapeDtypeStruct(shape, dtype) for shape in pair)
+            found, expected = (trace(with_tangent(each), x, y)[0] for each in DIRECT[name])
+            assert fingerprint(found) == fingerprint(expected)
 
 
 @pytest.mark.thorough

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import jax
@@ -410,3 +412,30 @@ def test_all_frames_of_a_tail_exist_unless_a_number_is_given(tmp_path):
     spec = jaxrnn.load(PACKAGED).spec
     check_refused(jaxrnn.InputError, "no tail: a step takes a whole frame", nothing_left, spec, first)
     check_refused(jaxrnn.InputError, "a tail would be lost", nothing_left, streamed.spec, tail)
+
+
+def test_a_trace_pauses_the_collector_and_leaves_it_as_it_was():
+    """Also after an error, in nested traces, and when several threads trace."""
+    seen = []
+
+    def run(times):
+        def traced(x):
+            seen.append(gc.isenabled())
+            return functools.reduce(lambda y, _: jnp.cumsum(y, 0), range(times), x)
+
+        jaxrnn.stream(traced, jax.ShapeDtypeStruct((8, 2), np.float32), axes=0)
+
+    was = gc.isenabled()
+    try:
+        for wanted in (True, False):
+            (gc.enable if wanted else gc.disable)()
+            with ThreadPoolExecutor(2) as threads:
+                for each in [threads.submit(run, times) for times in (1, 9)]:
+                    each.result()
+            with pytest.raises(ZeroDivisionError):
+                jaxrnn.stream(lambda x: x / (x.shape[1] // 0), jax.ShapeDtypeStruct((8, 2), np.float32), axes=0)
+            assert gc.isenabled() == wanted
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert seen
+    assert not any(seen)

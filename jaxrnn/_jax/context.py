@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -72,6 +74,33 @@ def exact_types() -> Iterator[None]:
     with jax.enable_x64(True), own_arithmetic(), np.errstate(all="ignore"):
         yield
 
+
+class _Collector:
+    """Python's collector of cycles, paused while threads need the pause."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._was_on = threading.Lock(), 0, False
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Collect cycles after this context, unless the collector is off anyway."""
+        with self._lock:
+            if not self._users:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users and self._was_on:
+                    gc.enable()
+
+
+#: Pauses the collector of cycles during a trace. The objects of a trace stay in use, and the collector would visit all
+#: objects of the process again and again: up to a third of the time of a trace.
+without_collector = _Collector().pause
 
 #: The class names of traces that compute eagerly, because JAX has no public test. Other traces can stage a program.
 _EAGER = {"EvalTrace", "JVPTrace", "LinearizeTrace", "BatchTrace"}

@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from jaxrnn._files.messages import describe
 from jaxrnn._files.stores import check_writable, digests, local_path
-from jaxrnn._jax.context import check_names, exact_types
+from jaxrnn._jax.context import check_names, exact_types, without_collector
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError, check_kind
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
@@ -95,7 +95,7 @@ def load(
         raise InputError(f"declared must be 'lenient' or 'strict', not {declared!r}")
     options = {"dims": dims, "max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
     options["declared"] = declared
-    with labelled(label), exact_types():
+    with labelled(label), exact_types(), without_collector():
         return model_of(*read_model(source, limits), label, options, static=static, state=state)
 
 

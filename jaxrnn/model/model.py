@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import COLUMNS, LINES, describe, near_or_all, part_of, shortened, without_folders
-from jaxrnn._jax.context import cast_params, check_params, compiled, exact_types, is_staged
+from jaxrnn._jax.context import cast_params, check_params, compiled, exact_types, is_staged, without_collector
 from jaxrnn._jax.varying import alike
 from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, NodeError, StaticValueError, check_kind
@@ -484,14 +484,18 @@ class Model:
     @functools.cached_property
     def _search(self) -> StateSearch | None:
         """The search for the state, or None if the file declares its state."""
-        return StateSearch(self.program, self.declared_state, self.static) if self._stated is None else None
+        if self._stated is not None:
+            return None
+        with without_collector():
+            return StateSearch(self.program, self.declared_state, self.static)
 
     @functools.cached_property
     def _findings(self) -> Findings:
         if self._stated is not None:
             return self._stated
         assert self._search is not None
-        return self._search.find()
+        with without_collector():
+            return self._search.find()
 
     @functools.cached_property
     def _steps(self) -> Steps:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxrnn._jax.context import default_device, exact_types, in_calling_thread, unmapped
+from jaxrnn._jax.context import default_device, exact_types, in_calling_thread, unmapped, without_collector
 from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
 from jaxrnn.steps.stepper import Arrays, Bound, State
 from jaxrnn.steps.stepspec import StepSpec, joined_layout
@@ -104,7 +104,7 @@ class CompiledStep:
     def _joined(
         self, bound: Bound, vectors: tuple[Any, ...], inputs: Arrays
     ) -> tuple[tuple[Any, ...], _Places, tuple[Any, ...]]:
-        with unmapped():
+        with unmapped(), without_collector():
             outputs, new = bound.step(self._entries(vectors), inputs)
         layout = joined_layout(outputs, LARGE)
         results, places = layout.pack(outputs), []

@@ -24,6 +24,7 @@ from jax.core import Tracer
 from jax.extend.core import InconclusiveDimensionOperation
 
 from jaxrnn._files.messages import first_line, whole_message
+from jaxrnn._jax.context import without_collector
 from jaxrnn._jax.sizes import deciding
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import Types, plain_forms
@@ -129,7 +130,7 @@ def _stream(
     if compares and not is_observed():  # those who observe see the work of a new plan
         offline.known = _plans_of(function)
     # The types are the types during this call, not the types when the result is called.
-    with types.in_force(), explained():
+    with types.in_force(), explained(), without_collector():
         plan = offline.planned(lengths, past)
         if compares and all(plan is not each.plan for each in offline.known):
             offline.compare(plan)

@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxrnn.cells.cell import elu as elu_of
+from jaxrnn.cells.cell import relu as relu_of
 from jaxrnn.onnx.operators.arithmetic import of_one_type, unary
 from jaxrnn.onnx.operators.reduction import first_extreme
 from jaxrnn.onnx.registry import bounded, elementwise, since
@@ -19,7 +21,7 @@ from jaxrnn.onnx.values import Value, check_choice, traced
 def relu(x: Value) -> Value:
     """Relu of floats and integers."""
     x = traced(x)
-    return jax.nn.relu(x) if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.maximum(x, jnp.zeros((), x.dtype))
+    return relu_of(x) if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.maximum(x, jnp.zeros((), x.dtype))
 
 
 def leaky_relu(x: Value, *, alpha: float = 0.01) -> Value:
@@ -144,12 +146,12 @@ OPERATORS = {
     "Relu": elementwise(relu, 6, 13, 14),
     "Selu": elementwise(selu, 6, 22),
     "Shrink": elementwise(shrink, 9),
-    "Sigmoid": elementwise(unary(jax.nn.sigmoid), 6, 13),
+    "Sigmoid": elementwise(unary(lax.logistic), 6, 13),
     "Softmax": since(flattened(jax.nn.softmax), 1, 11) | bounded(along(jax.nn.softmax), 13),
     "Softplus": elementwise(unary(jax.nn.softplus), 1, 22),
     "Softsign": elementwise(unary(jax.nn.soft_sign), 1, 22),
     "SwiGLU": elementwise(swiglu, 28),
     "Swish": elementwise(swish, 24),
-    "Tanh": elementwise(unary(jnp.tanh), 6, 13),
+    "Tanh": elementwise(unary(lax.tanh), 6, 13),
     "ThresholdedRelu": elementwise(thresholded_relu, 10, 22),
 }

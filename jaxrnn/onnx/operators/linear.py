@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax import lax
 
 from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.forms import is_plain, product, product_operands
-from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, of_one_type, shapes_of
+from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, combined, of_one_type, shapes_of
 from jaxrnn.onnx.operators.pooling import Pads, WindowAttributes, kernel_of
 from jaxrnn.onnx.operators.types import rounded, wide_type
 from jaxrnn.onnx.registry import Carries, Pair, Versions, bounded, inherits, since
@@ -34,7 +35,7 @@ def _operands(x: Value, w: Value, b: Value) -> tuple[jax.Array, jax.Array]:
 
 def _biased(y: jax.Array, b: Value) -> jax.Array:
     """Add a bias to each channel."""
-    return y if b is None else y + traced(b).reshape((-1,) + (1,) * (y.ndim - 2))
+    return y if b is None else combined(operator.add, y, traced(b).reshape((-1,) + (1,) * (y.ndim - 2)))
 
 
 def _convolve(x, w, strides, pads: Pads, dilations, group: int, input_dilation=None, *, numbers=None):
@@ -189,7 +190,7 @@ def gemm(
         result = _scaled(result, alpha)
     if c is None:
         return result
-    return result + (traced(c) if beta == 1.0 else _scaled(traced(c), beta))
+    return combined(operator.add, result, traced(c) if beta == 1.0 else _scaled(traced(c), beta))
 
 
 def _scaled(x, factor: float):

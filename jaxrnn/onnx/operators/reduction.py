@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +62,13 @@ def _mean(x, axis, keepdims):
     if jnp.issubdtype(x.dtype, jnp.integer):
         count = np.prod([x.shape[a] for a in axis], dtype=np.int64)
         return jax.lax.div(_sum(x, axis, keepdims), jnp.asarray(count, x.dtype))
-    return jnp.mean(x, axis, keepdims=keepdims)
+    count = math.prod(x.shape[a] for a in axis)
+    if not isinstance(count, int) or not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.mean(x, axis, keepdims=keepdims)
+    # The equations of `jnp.mean`, which is traced again for each shape.
+    wide = x.dtype if x.dtype.itemsize > 2 else np.dtype(np.float32)
+    summed = lax.reduce_sum(x.astype(wide), axis)
+    return lax.div(lax.expand_dims(summed, axis) if keepdims else summed, wide.type(count))
 
 
 def _extreme(name: str) -> Reducer:
