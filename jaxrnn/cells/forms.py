@@ -68,7 +68,10 @@ def product_operands(*operands: jax.Array) -> list[jax.Array]:
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return ``a @ b`` in the type of the operands."""
-    return jnp.matmul(*product_operands(a, b), preferred_element_type=a.dtype)
+    left, right = product_operands(a, b)
+    if left.ndim and right.ndim in (1, 2):  # as `jnp.matmul`, which is traced again for each shape
+        return lax.dot_general(left, right, (((a.ndim - 1,), (0,)), ((), ())), preferred_element_type=a.dtype)
+    return jnp.matmul(left, right, preferred_element_type=a.dtype)
 
 
 def product_of_rows(a: jax.Array, b: jax.Array) -> jax.Array:
