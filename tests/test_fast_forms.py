@@ -77,7 +77,7 @@ def test_direct_operators_are_programs_of_jax_numpy(name):
     def with_tangent(function):
         return lambda x, y: jax.jvp(function, (x, y), (x, y))
 
-    shapes = [((2, 3, 4), (2, 3, 4)), ((2, 1, 4), (3, 1)), ((1, 3, 4), (2, 3, 1)), ((0, 3, 4), (4,))]
+    shapes = [((2, 3, 4), (2, 3, 4)), ((2, 1, 4), (3, 1)), ((1, 3, 4), (2, 3, 1)), ((0, 3, 4), (4,)), ((2, 3, 4), ())]
     shapes = [((2, 3, 4), (5, 4)), ((2, 3, 4), (4,)), ((4,), (3, 4))] if name == "product" else shapes
     with exact_types():
         for dtype, pair in itertools.product(["float16", "bfloat16", "float32", "float64"], shapes):

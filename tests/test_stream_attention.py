@@ -153,8 +153,17 @@ def chunked_as_pytorch_exports(x, by_floats):
     return attend(x, (d >= 0) & (d <= 1))
 
 
+def heads(x):
+    """Attention of several heads; the scale is an array of one element, as files have it."""
+    q = x.reshape(x.shape[0], WIDTH, 1).transpose(1, 0, 2)[None]
+    weights = jnp.einsum("bhqd,bhkd->bhqk", q, q) / jnp.full((1, 1, 1, 1), 1.7, x.dtype)
+    seen = (apart(x) >= 0) & (apart(x) <= 3)
+    return jnp.einsum("bhqk,bhkd->bqhd", jax.nn.softmax(jnp.where(seen, weights, -1e9)), q)[0].reshape(x.shape)
+
+
 CASES = {
     "banded": banded,
+    "heads": heads,
     "with look-ahead": lambda x: banded(x, 4, 2),
     "strictly past": lambda x: attend(x, (apart(x) >= 0) & (apart(x) <= 4) & ((apart(x) > 1) | (apart(x) == 0))),
     "chunks": lambda x: chunked(x, 4, 0),
@@ -197,6 +206,7 @@ EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
         CASES,
         [
             "chunks by truncated floats",
+            "heads",
             "T5",
         ],
         ["with look-ahead", "chunks by a choice"],

@@ -67,7 +67,7 @@ def combined(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     if function not in _DIRECT or isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a.dtype == bool:
         return function(a, b)
     rank = max(a.ndim, b.ndim)
-    a, b = (x if x.ndim == rank else lax.expand_dims(x, range(rank - x.ndim)) for x in (a, b))
+    a, b = (x if x.ndim in (0, rank) else lax.expand_dims(x, range(rank - x.ndim)) for x in (a, b))
     return _DIRECT[function](a, b)
 
 

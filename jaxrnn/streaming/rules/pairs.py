@@ -202,9 +202,12 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     """Apply an operation to each element."""
     shape = out_shape(equation)
+    # Other values, with axes of size 1, are broadcast to the shape of the result.
+    atoms = zip(equation.invars, operands, strict=True)
+    shapes = [shape_of(atom) if isinstance(x, Pairs) else shape for atom, x in atoms]
     operands = tuple(x if isinstance(x, Pairs) or _is_scalar(x) else _broadcast(run, equation, x) for x in operands)
     pairs = [value for value in operands if isinstance(value, Pairs)]
-    like, dtype, shapes = pairs[0], type_of(equation.outvars[0]), list(map(shape_of, equation.invars))
+    like, dtype = pairs[0], type_of(equation.outvars[0])
 
     def compute(grid: Grid) -> Any:
         arrays = [_full(x, shape, grid) for x, shape in zip(operands, shapes, strict=True)]
