@@ -37,7 +37,7 @@ def load_cached(
     """Load an ONNX file as compiled steps, and keep the machine code for the next start.
 
     The first call loads the file, streams the model if `stream` is given, compiles the steps, and writes a compiled
-    file. A later call, also in another process, reads the compiled file: nothing is loaded, traced or compiled. The
+    file. A later call, also in another process, reads the compiled file, and does not load, trace or compile. The
     compiled file belongs to these options, this processor, and these versions of jaxrnn and JAX, and to the content of
     the ONNX file and of its external data. If the content has changed, the compiled file is written again. A later call
     repeats the warnings of the first call about the file and the stream.
@@ -88,7 +88,7 @@ def load_cached(
 
 
 def _read(kept: Path, source: Path) -> Archive | None:
-    """Return the compiled steps of a file, or None if the steps are missing, damaged or of another content."""
+    """Return the compiled steps of a file, or None if the steps are missing, damaged or of different content."""
     if not kept.exists():
         return None
     try:

@@ -21,7 +21,7 @@ _Pair = tuple[str, str]
 def write_real_forms(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Replace operators on complex numbers, which TensorFlow has and ONNX has not, by operators on their parts.
 
-    Return the nodes on complex numbers that have no such form here.
+    Return the nodes on complex numbers that cannot be written in real numbers here.
     """
     parts = _Parts(proto)
     return [node for graph in parts.graphs for node in parts.rewrite(graph)]
@@ -40,7 +40,7 @@ class _Parts:
                 self.pairs[name] = self.constant(np.real(array)), self.constant(np.imag(array))
 
     def rewrite(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-        """Write the nodes of a graph anew, where a value is complex; return those that stay."""
+        """Rewrite the nodes of a graph with complex values; return the nodes that stay complex."""
         self.nodes, left = [], []
         for node in graph.node:
             try:

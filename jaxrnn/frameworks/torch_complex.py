@@ -82,7 +82,7 @@ def _parts(value: Any) -> tuple[Any, Any]:
 
 
 def _apply(name: str, arguments: Sequence[Any], options: Mapping[str, Any], function: Any = None) -> Any:
-    """Compute a function of which an operand is complex."""
+    """Compute a function with a complex operand."""
     plain = name.strip("_") if name != "__getitem__" else name
     if plain.startswith("r") and plain[1:] in ("mul", "add", "sub", "truediv", "div", "pow"):
         plain, arguments = plain[1:], arguments[::-1]

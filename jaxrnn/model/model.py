@@ -162,9 +162,9 @@ class Model:
 
     @property
     def undeclared_pairs(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of an input and an output that could be state, and that a declared state makes data.
+        """Pairs of an input and an output that could be state, but are data by the declared state.
 
-        Empty without ``load(..., state={...})``, and for ``state={}``, which makes all inputs data.
+        Empty without ``load(..., state={...})``, and for ``state={}``, which declares all inputs data.
         """
         return self._findings.undeclared
 

@@ -223,7 +223,8 @@ _FEW = 16
 def _places(key: ir.Value, value: Value, scope: Scope) -> Value:
     """Return the integers of a traced value as sums of traced integers and known numbers (`symbols.Place`).
 
-    The nodes before are evaluated again, on sums. A node that fails on sums computes integers of its own.
+    The nodes before are evaluated again, on sums. If a node fails on sums, the results are traced
+    integers without parts.
     """
     known: dict[ir.Value, Value] = {}
 

@@ -217,7 +217,7 @@ def _never_trained(model: ir.Model, operator_of: OperatorOf, constant_of: Consta
 
 
 class _End(NamedTuple):
-    """A use of a value: a node and its input, or None for a graph output."""
+    """A use of a value: a node and an input of the node, or None if the use is a graph output."""
 
     node: ir.Node | None
     place: int
@@ -284,7 +284,7 @@ def _ends(value: ir.Value, operator_of: OperatorOf, repeated: bool = False) -> I
 def _reached(graph: ir.Graph, operator_of: OperatorOf) -> set[ir.Value]:
     """Return the values from which a differentiable path leads to a float output of the graph.
 
-    Quantized outputs count as floats. If the graph has no such output, any path to an output counts.
+    Quantized outputs count as floats. In a graph without float outputs, any path to an output counts.
     """
     bodies = ((node, inner) for node in graph.all_nodes() for _, inner in subgraphs_of(node))
     fed = {value: (node, place) for node, inner in bodies for place, value in enumerate(inner.inputs)}

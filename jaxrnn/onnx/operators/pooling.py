@@ -1,4 +1,4 @@
-"""Windows over images: the attributes that describe them, and pooling."""
+"""Windows over images: the attributes that describe windows, and pooling."""
 
 from __future__ import annotations
 

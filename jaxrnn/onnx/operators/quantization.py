@@ -1,7 +1,7 @@
 """Quantised arithmetic: conversion to and from small types, and products of quantised operands.
 
 Values are rounded half to even, and products of integers accumulate in int32. A quotient is rounded to its type before
-it is rounded to an integer, because an error in the last bit could move the value to another integer.
+it is rounded to an integer, because an error in the last bit could move the value to a different integer.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Reducer = Callable[..., Any]
 
 
 def reducing(function: Reducer) -> Callable[..., Value]:
-    """Return a reduction whose axes are an input."""
+    """Return a reduction with axes from an input."""
 
     def apply(data: Value, axes: Static | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
         if axes is None or axes.size == 0:
@@ -73,7 +73,7 @@ def _extreme(name: str) -> Reducer:
 
 
 def _of_sum(before: Callable[[Any], Any], after: Callable[[Any], Any] | None = None) -> Reducer:
-    """Return a reduction that sums a function of the elements, and applies another function to the sum.
+    """Return a reduction that sums a function of the elements, and applies a second function to the sum.
 
     With the second function, sums are computed in float64 for integers, and in float32 for narrow floats.
     """

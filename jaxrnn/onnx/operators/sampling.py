@@ -187,7 +187,7 @@ def deform_conv(
     offset_group: int = 1,
     **geometry: Any,
 ) -> Value:
-    """DeformConv: a convolution whose taps are moved by the offsets and interpolate between elements."""
+    """DeformConv: a convolution with taps that are moved by the offsets and interpolate between elements."""
     of_one_type(x, w, offset, b, mask)
     x, w, offset = traced(x), traced(w), traced(offset)
     dtype, working = x.dtype, wide_type(x.dtype)

@@ -183,7 +183,7 @@ def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Valu
 
 
 def _slice_at(data: jax.Array, axis: int, start: symbols.Place, count: Any, step: int) -> Value:
-    """Slice `count` elements at a traced place. ONNX returns fewer if the axis ends; here, the others are NaN."""
+    """Slice `count` elements at a traced place. ONNX returns fewer if the axis ends; here, the rest is NaN."""
     if step < 0 or (isinstance(count, int) and count < 0):
         raise ValueError("a slice at a place that depends on data must go forward")
     size = jnp.asarray(data.shape[axis], jnp.int64)
@@ -225,7 +225,7 @@ def expand(x: Value, shape: Static) -> Value:
 
 @moves_text
 def tile(x: Value, repeats: Static) -> Value:
-    """Tile: repeat along every axis."""
+    """Tile: repeat along all axes."""
     if is_symbolic(repeats):
         x = traced(x)
     elif np.any(np.asarray(repeats) < 0):

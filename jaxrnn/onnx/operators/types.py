@@ -145,7 +145,7 @@ def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:
 
 
 def _to_power_of_two(x: Value, saturate: bool, round_mode: str) -> Value:
-    """Convert to float8e8m0, which holds only the exponent of a float32: 2 ** -127 to 2 ** 127, and NaN.
+    """Convert to float8e8m0, which has only the exponent of a float32: 2 ** -127 to 2 ** 127, and NaN.
 
     Out-of-range values become the nearest value, or NaN without ``saturate``. Negative values become NaN.
     """

@@ -257,7 +257,7 @@ class Positions:
         return after.dtype.kind == "f" and after.dtype.itemsize >= _LEAST_BYTES
 
     def evaluate(self, key: ir.Value, trip: int) -> Value:
-        """Return a value that depends only on fixed values and counters in a trip, or None if it has no such value."""
+        """Return the value in a trip, from fixed values and counters, or None if the value depends on more."""
         body = self.body
         slots = dict(enumerate(self.carried))
         for place, step in body.counters.items():

@@ -257,7 +257,7 @@ def _content(body: memoryview, native: bool) -> Archive:
 
 
 class _Members(dict[str, zipfile.ZipInfo]):
-    """Entries of an archive, keyed by name."""
+    """Entries of an archive, with names as keys."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise ValueError(f"it lacks {name}")

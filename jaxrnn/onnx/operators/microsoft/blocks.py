@@ -66,7 +66,7 @@ def matmul_n_bits(
 ) -> Value:
     """MatMulNBits: a product with weights of 2, 4 or 8 bits, in the type of the first operand.
 
-    ``accuracy_level`` is a hint for engines that quantise the first operand, and changes nothing here.
+    ``accuracy_level`` is a hint for engines that quantise the first operand, and has no effect here.
     """
     if weight_prepacked:
         raise ValueError("the weights have the layout of a device (weight_prepacked); write the file without it")
