@@ -141,6 +141,11 @@ def padded(x: jax.Array, axis: int, before: Any, after: Any, between: Any = 0) -
     return lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
+def on_axis(values: Any, axis: int, rank: int) -> Any:
+    """Reshape a vector so that it broadcasts along an axis of arrays of this rank."""
+    return values.reshape([-1 if d == axis else 1 for d in range(rank)])
+
+
 #: Bounds of slices from here on mean the end: PyTorch writes the largest integer, tf2onnx a billion.
 _BEYOND = 1_000_000_000
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +135,7 @@ class LoopBody:
 
     def _growth(self, slot: ir.Value, end: ir.Value) -> Growth | None:
         maker = self.makers.get(end)
-        if maker is None or self._uses(slot) != 1 or self._uses(end) != 1:
+        if maker is None or self._uses[slot] != 1 or self._uses[end] != 1:
             return None
         if maker.applies("Concat") and len(maker.inputs) == 2:
             first, second = maker.inputs
@@ -154,14 +155,9 @@ class LoopBody:
         return None
 
     @functools.cached_property
-    def _counts(self) -> dict[ir.Value, int]:
-        counts: dict[ir.Value, int] = {}
-        for value in (*self.block.outputs, *(key for node in self.block.nodes for key in reads_of(node))):
-            counts[value] = counts.get(value, 0) + 1
-        return counts
-
-    def _uses(self, value: ir.Value) -> int:
-        return self._counts.get(value, 0)
+    def _uses(self) -> Counter[ir.Value]:
+        """The number of uses of each value."""
+        return Counter([*self.block.outputs, *(key for node in self.block.nodes for key in reads_of(node))])
 
 
 def _is_integer(array: Any) -> bool:
