@@ -120,7 +120,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function with its coefficients. Comparable, so that cells recognise standard activations."""
+    """An activation function with coefficients. Comparable, so that cells recognise standard activations."""
 
     name: str
     coefficients: tuple[float, ...] = ()

@@ -52,7 +52,7 @@ class _Parts:
         return left
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Write a node, or the nodes for the parts of its value."""
+        """Write a node, or the nodes for the parts of a complex value."""
         kind, inputs, out = node.op_type, node.input, node.output[0] if node.output else ""
         pair = self.pairs.get(inputs[0], (inputs[0], "")) if inputs else ("", "")
         if kind == "Complex":
@@ -113,7 +113,7 @@ class _Parts:
         return np.cos(turns), -np.sin(turns)
 
     def node(self, kind: str, *names: str, to: str = "", attributes: Iterable[onnx.AttributeProto] = ()) -> str:
-        """Write a node, and return the name of its value."""
+        """Write a node, and return the name of the value."""
         if not all(names):
             raise ValueError(f"{kind} of an imaginary part that is zero")
         self.count += 1

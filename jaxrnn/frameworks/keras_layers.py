@@ -64,7 +64,7 @@ def _merged_frames(self: Any, inputs: Any, training: bool | None = None, mask: A
 
 
 def _scan(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.scan` in which a loop without an initializer starts from zeros, and keeps its first frame."""
+    """Return `tf.scan` in which a loop without an initializer starts from zeros, and keeps the first frame."""
     import tensorflow as tf
 
     def with_initializer(fn: Callable[..., Any], elems: Any, initializer: Any = None, **options: Any) -> Any:

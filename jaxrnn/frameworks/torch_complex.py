@@ -34,7 +34,7 @@ _NAMES = {
 
 
 class Complex:
-    """A complex tensor while a module is traced: its real and its imaginary part."""
+    """A complex tensor while a module is traced: the real and the imaginary part."""
 
     def __init__(self, real: torch.Tensor, imag: torch.Tensor):
         self.real, self.imag = torch.broadcast_tensors(real, imag)

@@ -260,7 +260,7 @@ def check_after(model: Model, params: Mapping[str, Any], run: Callable[[Arrays],
 
 @contextlib.contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Silence the warnings of an exporter, and its logs up to a level."""
+    """Silence the warnings of an exporter, and logs up to a level."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:

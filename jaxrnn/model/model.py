@@ -620,7 +620,7 @@ class Model:
 
     @property
     def _notes(self) -> Notes:
-        """Return the texts of the file that another program wrote for its readers."""
+        """Return the texts for readers in the file, except texts that jaxrnn wrote."""
         proto, is_foreign = self.proto, self.step_file is None
         metadata = {each.key: each.value for each in proto.metadata_props if not each.key.startswith(_OF_TOOLS)}
         docs = {"": proto.doc_string or proto.graph.doc_string}

@@ -46,7 +46,7 @@ class GraphFunction:
 
     @property
     def notes(self) -> Notes:
-        """The texts of the model's file for its readers."""
+        """The texts for readers in the model's file."""
         return self.model._notes
 
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:

@@ -70,7 +70,7 @@ WEIGHTS = "jaxrnn.weights"
 
 
 def stated_parameters(model: ir.Model) -> frozenset[str] | None:
-    """Return the initializers that the metadata of a file list as its parameters, or None without such a list."""
+    """Return the initializers that the metadata of a file list as parameters, or None without such a list."""
     text = model.metadata_props.get(WEIGHTS)
     if text is None:
         return None
@@ -88,7 +88,7 @@ def stated_parameters(model: ir.Model) -> frozenset[str] | None:
 
 
 class Choice(NamedTuple):
-    """The parameters of a graph, and its other float tensors of rank 1 and more."""
+    """The parameters of a graph, and the other float tensors of rank 1 and more."""
 
     names: dict[ir.Value, str]  # the name of each parameter, in the order of the file
     constants: dict[ir.Value, str]  # the reason why a tensor is not a parameter

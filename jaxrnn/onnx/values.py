@@ -120,7 +120,7 @@ def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def operands(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """Return the array module for some values (NumPy if all are static, else JAX) and the values as its arrays."""
+    """Return the array module for some values (NumPy if all are static, else JAX) and the values as such arrays."""
     if is_static(*values):
         # NumPy combines symbolic integers; symbolic floats need an operation on whole numbers.
         integers = all(dtype_of(value).kind in "iu" for value in values if is_symbolic(value))

@@ -161,7 +161,7 @@ def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[
 
 
 def variadic(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
-    """Return a variadic operator that combines its broadcast inputs from the left."""
+    """Return a variadic operator that combines broadcast inputs from the left."""
 
     def apply(*values: Value) -> Value:
         np_or_jnp, arrays = of_one_type(*values, whole=True)

@@ -268,7 +268,7 @@ def visible_body(
     forward: bool = True,
     chosen: Collection[int] | None = None,
 ) -> list[Value]:
-    """Wrap the results of a Scan or Loop by `visible` with its carries."""
+    """Wrap the results of a Scan or Loop by `visible` with the carries."""
     if not are_visible():
         return list(results)
     results, starts, slots, handed = list(results), [], [], set[int]()

@@ -24,7 +24,7 @@ from jaxrnn.onnx.values import Value, dtype_of, traced
 
 
 def wide(x: Value) -> jax.Array:
-    """Convert a quantised tensor to the type in which its products accumulate."""
+    """Convert a quantised tensor to the type in which products accumulate."""
     array = traced(x)
     return array.astype(jnp.int32 if is_integer(array) else jnp.float32)
 

@@ -1,7 +1,7 @@
 """Random numbers.
 
 ONNX requires new numbers in each run, but a pure function returns equal results for equal arguments. The numbers of a
-node depend on its attribute ``seed``, or else on the name of its first output. Different nodes draw different numbers.
+node depend on the attribute ``seed``, or else on the name of the first output. Different nodes draw different numbers.
 A node draws the same numbers in all calls, compiled or not, in all iterations of a surrounding loop, and for all
 members of a ``jax.vmap``. To draw new numbers in each call, make the numbers an input of the model or change the seed.
 """

@@ -102,7 +102,7 @@ _ON_SHAPES: dict[Reducer, Any] = {_sum: np.sum, _prod: np.prod, _max: np.max, _m
 def first_extreme(x: jax.Array, axis: int, name: str) -> jax.Array:
     """Return the position of the first maximum (``argmax``) or minimum (``argmin``) as int32; NaN wins.
 
-    JAX lowers its own argmax with the caller's configuration, which may lack 64-bit indices and operands.
+    JAX lowers ``jnp.argmax`` with the caller's configuration, which may lack 64-bit indices and operands.
     """
     if x.shape[axis] == 0:
         raise ValueError(f"axis {axis} has no elements, so there is no extreme")

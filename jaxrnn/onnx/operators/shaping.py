@@ -435,7 +435,7 @@ def _equal_in_reshape(
 
 
 def _integers(operands: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return the elements of the first operand if its value is known while tracing, and no float."""
+    """Return the elements of the first operand if the value is static, and not a float."""
     if not operands or not isinstance(operands[0], np.ndarray) or operands[0].dtype.kind in "fc":
         return None
     return tuple(map(int, operands[0].ravel()))

@@ -41,7 +41,7 @@ _OVERWRITTEN = "keeps elements of it in their places and overwrites the others: 
 
 @dataclass(frozen=True)
 class Edge:
-    """A possible pair of an input and its next value."""
+    """A possible pair: an input, and an output with the next value."""
 
     source: str
     output: str

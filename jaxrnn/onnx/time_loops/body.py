@@ -110,7 +110,7 @@ class LoopBody:
         return STEADY if linear or linear_in_first or linear_in_one else FREE
 
     def constant(self, value: ir.Value) -> np.ndarray | None:
-        """Return the array of a constant that the body reads, or None if it is not known while tracing."""
+        """Return the array of a constant that the body reads, or None if the value is not static."""
         value = self.copied_from(value)
         if value in self.block.constants:
             return self.block.constants[value]
@@ -234,7 +234,7 @@ class Positions:
             self.body = LoopBody(block, self._outside, start, self._is_exact)
 
     def _outside(self, key: ir.Value) -> np.ndarray | None:
-        """Return a value of the enclosing graphs, or None if it is not computed yet or not known while tracing."""
+        """Return a value of the enclosing graphs, or None if the value is not computed yet or not static."""
         try:
             value = self.graph.outer[key]
         except KeyError:
@@ -242,7 +242,7 @@ class Positions:
         return value if is_static(value) else None
 
     def _is_exact(self, cast: BoundNode) -> bool:
-        """Return True if a cast keeps the values of its input in all trips: a cast to integers keeps whole numbers."""
+        """Return True if a cast keeps the values of the input in all trips: a cast to integers keeps whole numbers."""
         source = cast.inputs[0]
         before = None if source is None else self.known(source, 0)
         after = self.evaluate(cast.outputs[0], 0)
@@ -268,7 +268,7 @@ class Positions:
         return value
 
     def _known(self, key: ir.Value, trip: int) -> np.ndarray | None:
-        """Return a value in a trip, or None if it is not known while tracing."""
+        """Return a value in a trip, or None if the value is not static."""
         if self.body.change(key) == FREE:
             return None
         value = self.evaluate(key, trip)
@@ -381,7 +381,7 @@ def stays_inside(line: Progression, size: Any, trips: Any) -> bool:
 
 
 def _as_numpy(value: Value) -> Value:
-    """Convert a known value to a NumPy array."""
+    """Convert a value to a NumPy array if Python can read it."""
     return np.asarray(value) if value is not None and not is_static(value) and is_known(value) else value
 
 

@@ -21,7 +21,7 @@ from jaxrnn.onnx.values import Stacked, Value, all_traced, describe, is_sequence
 
 
 class CarryTypeError(TypeError):
-    """The error for a carried value that changes its type in a trip."""
+    """The error for a carried value with a new type after a trip."""
 
 
 class TimeLoop:

@@ -343,7 +343,7 @@ class CompiledStepper:
         return self._loaded[name]
 
     def exported(self, name: str) -> jax.export.Exported:
-        """Return a function of the file as JAX serialised it, after a check of its operations.
+        """Return a function of the file as JAX serialised it, after a check of the operations.
 
         Raises:
             ModelError: the function cannot be read, does not fit the manifest, or calls code of the host.

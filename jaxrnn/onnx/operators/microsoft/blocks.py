@@ -2,7 +2,7 @@
 
 Bytes pack integers along the last axis, the first integer in the lowest bits. Constant weights are unpacked while
 tracing, and stay integers: an exported file stores integers of 4 bits from opset 21 on.
-Source of the definitions: ContribOperators.md of ONNX Runtime, and its results.
+Source of the definitions: ContribOperators.md and the results of ONNX Runtime.
 """
 
 from __future__ import annotations

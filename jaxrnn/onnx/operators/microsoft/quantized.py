@@ -55,7 +55,7 @@ def matmul_integer_to_float(
 def dynamic_quantize_matmul(
     a: Value, b: Value, b_scale: Value, b_zero_point: Value = None, bias: Value = None
 ) -> Value:
-    """DynamicQuantizeMatMul: the first operand is quantised to uint8 over its range before the product."""
+    """DynamicQuantizeMatMul: the first operand is quantised to uint8 before the product."""
     quantized_a, scale, zero_point = dynamic_quantize_linear(a)
     return matmul_integer_to_float(quantized_a, b, scale, b_scale, zero_point, b_zero_point, bias)
 
@@ -139,7 +139,7 @@ def _product(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Seq
 
 
 def _function(x: Value, scales: tuple[Value, Value], zeros: tuple[Value, Value], of: Callable[[jax.Array], jax.Array]):
-    """Apply a function of floats to quantised values, by a table of its results."""
+    """Apply a function of floats to quantised values, by a table of results."""
     x = traced(x)
     low = jnp.iinfo(x.dtype).min
     steps = jnp.arange(low, low + 256, dtype=jnp.int32)
@@ -276,7 +276,7 @@ class QuantizedMatrix:
             self.steps = self.steps - wide(zero_point)
 
     def times(self, x: jax.Array) -> jax.Array:
-        """Return ``x @ self`` for an x that is quantised over its whole range: ``[..., rows] -> [..., 4 * hidden]``."""
+        """Return ``x @ self`` for an x that is quantised over the whole range: ``[..., rows] -> [..., 4 * hidden]``."""
         quantized, scale, zero_point = dynamic_quantize_linear(x)
         product = jnp.matmul(wide(quantized) - wide(zero_point), self.steps)
         return product.astype(x.dtype) * (scale * self.scale)
