@@ -92,7 +92,7 @@ def warn_of_batch(symbol: str) -> None:
         warnings.warn(
             f"{symbol!r} looks like a batch axis: as time, its entries are frames of one recording; if they are "
             "separate recordings, give another `symbol=NAME`",
-            stacklevel=3,
+            stacklevel=4,  # the caller of `Model.stream`
         )
 
 

@@ -141,8 +141,8 @@ def padded(x: jax.Array, axis: int, before: Any, after: Any, between: Any = 0) -
     return lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
-def on_axis(values: Any, axis: int, rank: int) -> Any:
-    """Reshape a vector so that it broadcasts along an axis of arrays of this rank."""
+def on_axis(values: Any, axis: int | None, rank: int) -> Any:
+    """Reshape a vector to an axis of arrays of this rank; without an axis, the vector has a single element."""
     return values.reshape([-1 if d == axis else 1 for d in range(rank)])
 
 

@@ -29,6 +29,7 @@ from jaxrnn.onnx.operators.quantization import (
     quantize_linear,
     quantized,
     quotient,
+    requantized,
     wide,
 )
 from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells, visible_layer
@@ -90,8 +91,7 @@ def q_gemm(
     if y_zero_point is None:
         raise ValueError("y_scale is given, but y_zero_point is not")
     factor = quotient(scale, traced(y_scale).reshape(()), np.dtype(np.float32))
-    scaled = product.astype(jnp.float32) * factor
-    return quantized(scaled, wide(y_zero_point).reshape(()), dtype_of(y_zero_point))
+    return requantized(product, factor, traced(y_zero_point).reshape(()))
 
 
 _FLOAT = np.dtype(np.float32)
