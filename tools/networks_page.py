@@ -233,7 +233,7 @@ On this page you find how to load well-known public recurrent networks, and whic
 Usual file names, licences and the names of state come from the linked sources. Read the licence of your file yourself:
 weights can have a separate licence.
 
-`jaxrnn inspect FILE` shows the columns of this table for any file: open dimensions, state, and the evidence for the state.
+`jaxrnn inspect FILE` shows these facts for any file: open dimensions, state, and the evidence for the state.
 
 | network | usual files | licence | load | state | time | run here |
 |---|---|---|---|---|---|---|

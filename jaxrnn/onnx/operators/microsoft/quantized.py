@@ -56,7 +56,7 @@ def matmul_integer_to_float(
 def dynamic_quantize_matmul(
     a: Value, b: Value, b_scale: Value, b_zero_point: Value = None, bias: Value = None
 ) -> Value:
-    """DynamicQuantizeMatMul: the first operand is quantised to uint8 before the product."""
+    """DynamicQuantizeMatMul: the first operand is quantised to uint8 over its range before the product."""
     quantized_a, scale, zero_point = dynamic_quantize_linear(a)
     return matmul_integer_to_float(quantized_a, b, scale, b_scale, zero_point, b_zero_point, bias)
 
