@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ def load_cached(
     """Load an ONNX file as compiled steps, and keep the machine code for the next start.
 
     The first call loads the file, streams the model if `stream` is given, compiles the steps, and writes a compiled
-    file. A later call, also in another process, reads the compiled file: nothing is loaded, traced or compiled. The
+    file. A later call, also in another process, reads the compiled file, and does not load, trace or compile. The
     compiled file belongs to these options, this processor, and these versions of jaxrnn and JAX, and to the content of
-    the ONNX file and of its external data. If the content has changed, the compiled file is written again.
+    the ONNX file and of its external data. If the content has changed, the compiled file is written again. A later call
+    repeats the warnings of the first call about the file and the stream.
 
     Machine code runs unchecked, with all rights of the process. Whoever can write to the folder can run code here, as
     with Python's ``__pycache__``.
@@ -78,11 +80,15 @@ def load_cached(
     key = fingerprint(dict(load or {}), stream, dims, list(batches), Types.here(), precision, environment())
     kept = (source.parent / FOLDER if folder is None else local_path(folder)) / f"{source.stem}-{key[:16]}.jaxrnn"
     found = _read(kept, source)
-    return CompiledStepper(_made(kept, source, load or {}, stream, dims or {}, batches) if found is None else found)
+    if found is None:
+        found = _made(kept, source, load or {}, stream, dims or {}, batches)
+    for text in found.warnings or ():
+        warnings.warn(text, stacklevel=2)
+    return CompiledStepper(found)
 
 
 def _read(kept: Path, source: Path) -> Archive | None:
-    """Return the compiled steps of a file, or None if the steps are missing, damaged or of another content."""
+    """Return the compiled steps of a file, or None if the steps are missing, damaged or of different content."""
     if not kept.exists():
         return None
     try:
@@ -90,7 +96,7 @@ def _read(kept: Path, source: Path) -> Archive | None:
         is_same = found.sources == digests(source.parent, found.sources)
     except (ModelError, OSError):  # a damaged file is written again, and `load` reports missing data
         return None
-    return found if is_same and source.name in found.sources else None
+    return found if is_same and source.name in found.sources and found.warnings is not None else None
 
 
 def _made(
@@ -114,11 +120,12 @@ def _made(
             if name not in known:
                 raise InputError(f"`{what}` has no option {name!r}{near_or_all(name, known)}")
     counts = checked_batches(batches)
-    model = load_model(source, **load)
-    before = digests_of(model, source.name)
-    stepper = model if stream is None else model.stream(**stream)
-    made = archive(stepper, model.params, dims, None, None)
-    made = made._replace(native=machine_code(made, counts), sources=before)
+    with _collected() as texts:
+        model = load_model(source, **load)
+        before = digests_of(model, source.name)
+        stepper = model if stream is None else model.stream(**stream)
+        made = archive(stepper, model.params, dims, None, None)
+    made = made._replace(native=machine_code(made, counts), sources=before, warnings=list(dict.fromkeys(texts)))
     # Arrays outside of the ONNX file are read when they are needed.
     if digests_of(model, source.name) != before:
         raise ModelError(f"{source}: its external data changed while the file was compiled: call again")
@@ -132,3 +139,22 @@ def _made(
             stacklevel=4,
         )
         return made._replace(digest=fingerprint(before, kept.name))
+
+
+@contextlib.contextmanager
+def _collected() -> Iterator[list[str]]:
+    """Collect the texts of user warnings; other warnings, and all warnings before an error, are given at the end."""
+    texts: list[str] = []
+    caught: list[warnings.WarningMessage] = []
+    failed = True
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")  # a filter of this process is not for the next start
+            yield texts
+        failed = False
+    finally:
+        for each in caught:
+            if failed or each.category is not UserWarning:
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+            else:
+                texts.append(str(each.message))

@@ -1,4 +1,4 @@
-"""The scale-invariant signal-to-distortion ratio and its two energies, for NumPy and JAX arrays.
+"""The scale-invariant signal-to-distortion ratio and the two energies of the ratio, for NumPy and JAX arrays.
 
 The ratio compares the energy of an estimate's projection on the reference with the energy of the rest. Source: Le Roux,
 Wisdom, Erdogan and Hershey, "SDR - half-baked or well done?", ICASSP 2019, equation 5. The paper assumes zero-mean

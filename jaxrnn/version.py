@@ -11,7 +11,7 @@ JAX_RANGE = ("0.10", "0.13")
 
 
 def why_unsupported(jax: str) -> str | None:
-    """Return why a version of JAX is too old, and the fix; None if it is not."""
+    """Return why a version of JAX is too old, and the fix, or None if the version is new enough."""
     first, untried = JAX_RANGE
     if _numbers(jax) >= _numbers(first):
         return None

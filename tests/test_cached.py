@@ -91,6 +91,26 @@ def test_steps_that_cannot_be_kept_run(tmp_path):
     assert np.array_equal(ended(loaded), ended(jaxrnn.load(path).stream(pulse=2), jaxrnn.load(path).params))
 
 
+def test_each_start_gives_the_warnings_of_the_first(tmp_path):
+    path = offline_file(tmp_path / "sums.onnx")
+    proto = onnx.load(path)
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 3  # the nodes give 2
+    onnx.save(proto, path)
+    options = {"load": {"declared": "lenient"}, "stream": {"pulse": 2}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first start shows nothing, and the next start has another filter
+        jaxrnn.load_cached(path, **options)
+    (kept,) = (tmp_path / "__jaxrnn__").iterdir()
+    whole = kept.read_bytes()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"sums\.onnx: the file declares the output y: float32") as given:
+            jaxrnn.load_cached(path, **options)
+        assert [each.filename for each in given] == [__file__]
+    assert kept.read_bytes() == whole
+    with pytest.warns(UserWarning, match="declares the output"), pytest.raises(jaxrnn.InputError, match="tme"):
+        jaxrnn.load_cached(path, load={"declared": "lenient"}, stream={"symbol": "tme"})
+
+
 def test_refusals(tmp_path):
     path = offline_file(tmp_path / "sums.onnx")
     own = {("own", "Sum"): lambda x: x}

@@ -460,8 +460,9 @@ def test_a_batch_as_time_warns(layers):
         assert "'batch' looks like a batch axis" in call(command, layers, "--symbol", "batch").stderr
         assert "looks like" not in call(command, layers, "--symbol", "T").stderr
     model = load(layers)
-    with pytest.warns(UserWarning, match="'batch' looks like a batch axis.*give another `symbol=NAME`"):
+    with pytest.warns(UserWarning, match="'batch' looks like a batch axis.*give another `symbol=NAME`") as given:
         model.stream("batch", dims={"T": 2})
+    assert given[0].filename == __file__
 
 
 def test_names_of_a_file_do_not_control_the_terminal(tmp_path):

@@ -229,24 +229,24 @@ KNOWN = (
 
 HEAD = """# Known networks
 
-On this page you find how to load the public recurrent networks that people bring, and which of them were run here.
+On this page you find how to load well-known public recurrent networks, and which networks were run here.
 Usual file names, licences and the names of state come from the linked sources. Read the licence of your file yourself:
-weights can have a licence of their own.
+weights can have a separate licence.
 
-`jaxrnn inspect FILE` shows for any file what this table shows: open dimensions, state, and the evidence for the state.
+`jaxrnn inspect FILE` shows these facts for any file: open dimensions, state, and the evidence for the state.
 
 | network | usual files | licence | load | state | time | run here |
 |---|---|---|---|---|---|---|
 """
 
 RUN_HEAD = f"""
-## What was run
+## Runs of the files
 
 Each file was loaded with the arguments above. A step model ran {STEPS} steps on random inputs, with its state. A model
 of whole recordings was streamed over {FRAMES} frames. "equal" means that outputs and states differ from ONNX Runtime by
-at most {TOLERANCE:g}, relative to the largest value if that is above 1. The bytes are the state of one stream. "same
-kind" is a small network of similar layers with random weights, made for the tests: it shows that such layers run, and
-says nothing about the published file.
+at most {TOLERANCE:g}, relative to the largest value if that is above 1. The bytes are the state of a single stream. "same
+kind" is a small network of similar layers with random weights, made for the tests: it shows that such layers run. The
+published file may differ.
 
 | file | what it is | runs as | state | bytes | delay | ONNX Runtime |
 |---|---|---|---|---|---|---|

@@ -63,7 +63,7 @@ def for_reader(text: str, reader: Reader) -> str:
 
 
 def _written(code: str, reader: Reader) -> str | None:
-    """Write code for the reader; None for code that is not an argument."""
+    """Write code for the reader, or None if the code is not an argument."""
     if code in _WORDS:
         return _WORDS[code]
     if code in OPTIONS:

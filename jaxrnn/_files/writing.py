@@ -167,13 +167,13 @@ def deferred_interrupts() -> Iterator[None]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove what can be removed of a folder. An interrupt waits: `shutil.rmtree` would close a file twice."""
+    """Remove a folder where possible. An interrupt waits: `shutil.rmtree` would close a file twice."""
     with deferred_interrupts():
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def replace_all(files: Mapping[Path, Path]) -> None:
-    """Move finished files to their paths, all or none; the last file is the one that readers open first.
+    """Move finished files to their paths, all or none; readers open the last file first.
 
     The old files but the last are moved away, then the last is replaced at once, and then the other new files are
     moved in. Files of two versions are therefore never side by side, also if the process is killed in between: then
@@ -234,8 +234,8 @@ def _keep(path: Path, before: Path) -> None:
 def locked(folder: Location, doing: str) -> Iterator[None]:
     """Lock a folder with one writer at a time; the operating system ends a lock on this machine with the process.
 
-    An InputError reports what a second process is ``doing`` in the folder, such as "runs an evaluation". A file system
-    without locks is reported by a warning.
+    An InputError names the work of a second process in the folder (``doing``), such as "runs an evaluation". A warning
+    reports a file system without locks.
     """
     with optional_package("filelock", "a folder with one writer", "train", "evaluate"):
         from filelock import FileLock, Timeout

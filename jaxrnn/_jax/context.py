@@ -254,7 +254,7 @@ COMPUTE_TYPES = ("bfloat16", "float16")
 
 
 def compute_type(dtype: Any) -> np.dtype | None:
-    """Return a compute dtype, or None for the types of the file; raise InputError for any other type."""
+    """Return a compute dtype, or None to keep the types of the file; raise InputError for any other type."""
     if dtype is None:
         return None
     try:

@@ -7,8 +7,8 @@ are wrong. Inside `deciding`, a comparison in code other than JAX's is True, Fal
 `lax.scan` takes a symbolic `length` inside `deciding`.
 
 `x.shape` of a tracer contains objects of JAX's class, which cannot be replaced by a subclass, so methods of this
-class are wrapped, when the first function is traced. A context variable, which is local to a thread, holds the
-decision. Without a decision, and in JAX's own code, each method does what JAX's method does.
+class are wrapped, when the first function is traced. A context variable, which is local to a thread, has the
+decision. Without a decision, and in JAX's own code, each method calls JAX's method.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _asked(size: Any, *, packages: bool = True) -> Decide | None:
 
 
 def _is_equal(decide: Decide, size: Any, other: Any) -> Any:
-    """Return True if a symbolic size equals another object for all lengths, False if for none, or raise an error."""
+    """Return True if a symbolic size equals an object for all lengths, False if for none, or raise an error."""
     if isinstance(other, jax.Array):
         return NotImplemented  # the array compares its elements
     if isinstance(other, np.ndarray):

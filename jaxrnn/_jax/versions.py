@@ -1,4 +1,4 @@
-"""What differs between the supported versions of JAX; no other module asks which version is installed."""
+"""Differences between the supported versions of JAX; no other module asks which version is installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scan(NamedTuple):
 
 
 def stable_kernels() -> frozenset[str]:
-    """Return the kernels for which JAX guarantees that later versions still read programs that call them."""
+    """Return the kernels for which JAX guarantees that later versions still read programs with these kernels."""
     from jax._src.export._export import _CUSTOM_CALL_TARGETS_GUARANTEED_STABLE
 
     return frozenset(_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
@@ -47,7 +47,7 @@ def expanded(equation: JaxprEqn) -> ClosedJaxpr:
     """Return the function of a ``call_hi_primitive`` (from JAX 0.11 on, such as a search) in other primitives.
 
     The function keeps the derivative rule: the other primitives can have a different derivative, or no derivative, as
-    the root of a function. Raises NotImplementedError if the primitive has no such function.
+    the root of a function. Raises NotImplementedError if the primitive lacks this function.
     """
     primitive = equation.params["_prim"]
 

@@ -1,4 +1,4 @@
-"""Recordings by name: a folder or a table of them, checked, and measured by their headers."""
+"""Named recordings in a folder or a table, checked, and measured by their headers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def from_folder(
     folder: Location | str, *, reference: Location | str | None = None, patterns: Sequence[str] = PATTERNS,
     limit: int | None = None,
 ) -> Sequence[Item]:  # fmt: skip
-    """List the recordings below a folder, sorted by name.
+    """List the recordings below a folder, sorted by their names.
 
     Args:
         folder: the folder, here or by URL.

@@ -139,7 +139,7 @@ class SoundFile:
 
 
 class ArrayFile:
-    """The array of a NPY file, or the arrays of a NPZ file by name, each ``[time, ...]``.
+    """The array of a NPY file, or a dict of the arrays of a NPZ file, each ``[time, ...]``.
 
     Between two parts, no file stays open and no array stays in memory. Only compressed arrays are kept, from the first
     part to the last.

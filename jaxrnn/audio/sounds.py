@@ -55,7 +55,7 @@ def resampling(path: Any, rate: int, target: int) -> tuple[int, int]:
 def read_sound(path: str | Path, rate: int | None = None) -> tuple[np.ndarray, int]:
     """Return the samples of a sound file, ``float32[samples]`` of full scale 1, and the sample rate.
 
-    WAV files are read without further packages; FLAC, MP3, Ogg and others need soundfile.
+    WAV files are read without further packages; FLAC, MP3, Ogg and other files need soundfile.
 
     Args:
         path: the file, with a single channel.
@@ -137,5 +137,5 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
 
 
 def as_int16(samples: Any) -> np.ndarray:
-    """Return samples of full scale 1 as 16-bit integers; clip larger samples. Those of `read_sound` stay the same."""
+    """Return samples of full scale 1 as 16-bit integers; clip larger samples. Samples of `read_sound` stay the same."""
     return np.clip(np.round(np.asarray(samples, np.float64) * 2**15), -(2**15), 2**15 - 1).astype(np.int16)

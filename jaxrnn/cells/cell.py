@@ -49,7 +49,7 @@ class Cell(Protocol):
         return projected if bias is None else projected + bias
 
     def split_gates(self, projected: jax.Array) -> Any:
-        """Split projected frames for `step`: an array, or several arrays if a loop over them is faster."""
+        """Split projected frames for `step`: an array, or several arrays if a loop over several arrays is faster."""
         return projected
 
     def step(self, recurrent: Any, carry: Carry, projected: Any) -> Carry:
@@ -130,7 +130,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., jax.Array], tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function with its coefficients. Comparable, so that cells recognise standard activations."""
+    """An activation function with coefficients. Comparable, so that cells recognise standard activations."""
 
     name: str
     coefficients: tuple[float, ...] = ()
@@ -347,7 +347,7 @@ class GRU(Cell):
     def _products(
         self, recurrent: Any, h: jax.Array, projected: list[jax.Array]
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Return the inputs of gates z and r, and the candidate's recurrent part, or None if the reset comes first."""
+        """Return the inputs of gates z and r, and the candidate's recurrent part, or None if the reset is first."""
         columns, _, candidate_bias = recurrent
         z, r, *rest = jnp.split(product(h, columns[0]), 3 if self.linear_before_reset else 2, -1)
         return projected[0] + z, projected[1] + r, rest[0] + candidate_bias if rest else None

@@ -1,4 +1,4 @@
-"""Convolutions in the form that is fast on CPUs: as a matrix product, if the product is not too large.
+"""Convolutions in the form that is fast on CPUs: as a matrix product, if the product is small enough.
 
 On CPUs, XLA has a fast kernel for convolutions of one channel group with an undilated operand outside of loops. Other
 convolutions, and derivatives of dilated convolutions, take up to fifty times as long as a product. For few frames, a
@@ -259,7 +259,7 @@ class WindowProduct:
         return self._matrices(kernel, under, depth, precision)
 
     def _matrices(self, kernel: jax.Array, under: jax.Array, depth: int, precision: Any) -> jax.Array:
-        """Return the product of one group, with the first ``depth`` axes of the operand as one."""
+        """Return the product of one group, with the first ``depth`` axes of the operand merged."""
         # XLA on CPUs refuses low-precision products that sum over several axes.
         summed = math.prod(under.shape[:depth])
         wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype

@@ -189,7 +189,7 @@ def is_in_parts(length: Any, bytes_a_frame: Any) -> bool:
 
 
 def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
-    """Return the frames in a block; None for an uncut sequence, such as one of symbolic length or batch."""
+    """Return the frames in a block, or None if the sequence is not cut, as with a symbolic length or batch."""
     if is_plain() or not isinstance(length, int) or not isinstance(bytes_a_frame, int):
         return None
     size = max(1, BLOCK // max(bytes_a_frame, 1))
@@ -197,7 +197,7 @@ def _block_of(length: Any, bytes_a_frame: Any) -> int | None:
 
 
 def _chunk_of(length: Any) -> int | None:
-    """Return the frames in a chunk; None for an uncut sequence. Symbolic lengths are never cut."""
+    """Return the frames in a chunk, or None if the sequence is not cut, as with a symbolic length."""
     remat = _remat.value
     if remat is None or is_plain() or not isinstance(length, int):
         return None

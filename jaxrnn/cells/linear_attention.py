@@ -1,4 +1,4 @@
-"""Linear attention: a recurrence whose state is a matrix for each head, from keys to values.
+"""Linear attention: a recurrence with a matrix for each head as state, from keys to values.
 
 Sources: Katharopoulos et al., "Transformers are RNNs", 2020 (the sum); Yang et al., "Gated Linear Attention
 Transformers with Hardware-Efficient Training", 2023 (the decay); Yang et al., "Gated Delta Networks", 2024 (the delta

@@ -231,7 +231,7 @@ def written_out(
     direction: str,
     exists: jax.Array | None = None,
 ) -> tuple[jax.Array, Carry]:
-    """Run a layer like `run_layer`, but step by step in plain forms too."""
+    """Run a layer like `run_layer`, but step by step also in plain forms."""
     zeros = jnp.zeros((x.shape[1], weights.recurrent.shape[-1]), x.dtype)
     starts = [tuple(zeros if each is None else each[d] for each in initial) for d in range(len(cells))]
     parts = [jax.tree.map(lambda each, d=d: each[d], weights) for d in range(len(cells))]

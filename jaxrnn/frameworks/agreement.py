@@ -180,7 +180,7 @@ def check_stream(
 ) -> tuple[Agreement, ...]:
     """Compare the streams of a model over each time axis with the original module, for several lengths.
 
-    The lengths are those of the example, these plus 1 and doubled, and the shortest. A time axis over which
+    The lengths are the lengths of the example, these plus 1 and doubled, and the shortest. A time axis over which
     `Model.stream` refuses the model is not compared. A ModelError lists the outputs that differ.
     """
     start, found = sizes_of(example, axes), []

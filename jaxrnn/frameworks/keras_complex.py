@@ -21,7 +21,7 @@ _Pair = tuple[str, str]
 def write_real_forms(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Replace operators on complex numbers, which TensorFlow has and ONNX has not, by operators on their parts.
 
-    Return the nodes on complex numbers that have no such form here.
+    Return the nodes on complex numbers that cannot be written in real numbers here.
     """
     parts = _Parts(proto)
     return [node for graph in parts.graphs for node in parts.rewrite(graph)]
@@ -40,7 +40,7 @@ class _Parts:
                 self.pairs[name] = self.constant(np.real(array)), self.constant(np.imag(array))
 
     def rewrite(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-        """Write the nodes of a graph anew, where a value is complex; return those that stay."""
+        """Rewrite the nodes of a graph with complex values; return the nodes that stay complex."""
         self.nodes, left = [], []
         for node in graph.node:
             try:
@@ -52,7 +52,7 @@ class _Parts:
         return left
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Write a node, or the nodes for the parts of its value."""
+        """Write a node, or the nodes for the parts of a complex value."""
         kind, inputs, out = node.op_type, node.input, node.output[0] if node.output else ""
         pair = self.pairs.get(inputs[0], (inputs[0], "")) if inputs else ("", "")
         if kind == "Complex":
@@ -113,7 +113,7 @@ class _Parts:
         return np.cos(turns), -np.sin(turns)
 
     def node(self, kind: str, *names: str, to: str = "", attributes: Iterable[onnx.AttributeProto] = ()) -> str:
-        """Write a node, and return the name of its value."""
+        """Write a node, and return the name of the value."""
         if not all(names):
             raise ValueError(f"{kind} of an imaginary part that is zero")
         self.count += 1

@@ -16,8 +16,8 @@ import onnx
 def exportable() -> Iterator[None]:
     """Replace layers and functions that tf2onnx refuses or writes wrongly by equal ones.
 
-    Each replacement is another form of the same function; `from_keras` compares the file with the network outside of
-    this context.
+    Each replacement is a different form of the same function; `from_keras` compares the file with the network outside
+    of this context.
     """
     import keras
     import tensorflow as tf
@@ -64,7 +64,7 @@ def _merged_frames(self: Any, inputs: Any, training: bool | None = None, mask: A
 
 
 def _scan(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.scan` in which a loop without an initializer starts from zeros, and keeps its first frame."""
+    """Return `tf.scan` in which a loop without an initializer starts from zeros, and keeps the first frame."""
     import tensorflow as tf
 
     def with_initializer(fn: Callable[..., Any], elems: Any, initializer: Any = None, **options: Any) -> Any:
@@ -135,7 +135,7 @@ def _by_gather(get: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _padded_before(convolution: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.nn.convolution` in which the padding "SAME" of a dilated convolution comes first.
+    """Return `tf.nn.convolution` in which the padding "SAME" of a dilated convolution is a separate first step.
 
     TensorFlow divides a dilated convolution into blocks, and tf2onnx undoes this division only without padding.
     """

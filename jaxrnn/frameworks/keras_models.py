@@ -79,7 +79,7 @@ def from_keras(
 
     Args:
         network: a functional or sequential model, built, with the backend TensorFlow. Its variables do not change.
-        example: inputs for the comparison, in order or by name; by default, random numbers of 2 recordings of 12
+        example: inputs for the comparison, as a list or a dict; by default, random numbers of 2 recordings of 12
             frames, or of 120, 1200 or 12000 where fewer frames give no output. An example also relates inputs at
             several rates: with 5 and 20 frames, the dimension of the second input is ``4*time``.
         shortest: the smallest size of the time dimensions that is compared, as in `jaxrnn.from_torch`.
@@ -338,7 +338,7 @@ class _PureNetwork:
         proto.graph.node.extend(nodes)
 
     def keep_states(self, names: Collection[str]) -> None:
-        """Drop states with other names from the inputs and outputs; the network then runs with its own values."""
+        """Drop states with other names from the inputs and outputs; the network then uses its variables."""
         for name in self.states.keys() - set(names):
             del self.states[name], self.axes[name], self.example[name]
 
@@ -409,7 +409,7 @@ def _given(tensors: Mapping[str, Any], example: Any) -> dict[str, np.ndarray]:
 def _relate_rates(axes: Mapping[str, dict[int, str]], example: Arrays) -> None:
     """Write a multiple, such as ``4*time``, for a dimension that is longer than in the shortest input.
 
-    A length that is not a multiple becomes a dimension of its own.
+    A length that is not a multiple becomes a separate dimension.
     """
     found = [(name, axis, symbol) for name, each in axes.items() for axis, symbol in each.items()]
     for name, axis, symbol in found:

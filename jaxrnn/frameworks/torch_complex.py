@@ -34,7 +34,7 @@ _NAMES = {
 
 
 class Complex:
-    """A complex tensor while a module is traced: its real and its imaginary part."""
+    """A complex tensor while a module is traced: the real and the imaginary part."""
 
     def __init__(self, real: torch.Tensor, imag: torch.Tensor):
         self.real, self.imag = torch.broadcast_tensors(real, imag)
@@ -82,7 +82,7 @@ def _parts(value: Any) -> tuple[Any, Any]:
 
 
 def _apply(name: str, arguments: Sequence[Any], options: Mapping[str, Any], function: Any = None) -> Any:
-    """Compute a function of which an operand is complex."""
+    """Compute a function with a complex operand."""
     plain = name.strip("_") if name != "__getitem__" else name
     if plain.startswith("r") and plain[1:] in ("mul", "add", "sub", "truediv", "div", "pow"):
         plain, arguments = plain[1:], arguments[::-1]

@@ -109,7 +109,7 @@ class _Snapshot:
 
 @contextlib.contextmanager
 def having(module: torch.nn.Module, weights: Mapping[str, Any]) -> Iterator[None]:
-    """Give a module other weights for a run; its own tensors keep their values."""
+    """Give a module other weights for a run; the tensors of the module keep their values."""
     entries = entries_of(module)
     old = [(tensor, tensor.data) for name in weights for tensor in entries[name]]
     try:

@@ -37,10 +37,10 @@ _ROUNDING_SHARE = 1 / 4
 
 
 def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
-    """Write the weights of a module into a file, and list them as the parameters of the file.
+    """Write the weights of a module into a file, and list the names as the parameters of the file.
 
-    In the exported graph, a weight is an input or an initializer under its own name, so that the exporter has not
-    computed with its value. Weights that no output needs are left out.
+    In the exported graph, a weight is an input or an initializer with the name of the weight, so that the exporter
+    has not computed with the value. Weights that no output needs are left out.
 
     Raises:
         ModelError: an initializer with the name of a weight has a different value.
@@ -260,7 +260,7 @@ def check_after(model: Model, params: Mapping[str, Any], run: Callable[[Arrays],
 
 @contextlib.contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Silence the warnings of an exporter, and its logs up to a level."""
+    """Silence the warnings of an exporter, and logs up to a level."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:

@@ -94,7 +94,7 @@ class Inspection:
         state: the state variables; empty if the file cannot be loaded, or for a `state_problem`.
         growing: the open dimensions along which a state variable becomes longer in each step.
         frame_recurrences: recurrences that restart in each step, and that no state continues.
-        undeclared_pairs: pairs of an input and an output that could be state, and that the declared state makes data.
+        undeclared_pairs: pairs of an input and an output that could be state, but are data by the declared state.
         state_problem: the ambiguity of the state, and how to resolve it, or None.
         unsupported: the nodes without an implemented operator.
         problem: the reason why the file cannot be loaded, or None.

@@ -79,7 +79,7 @@ def load(
             while tracing; an input annotated with `jaxrnn.onnx.registry.Static` is always constant. The function is
             pure and returns the output, or a list of several outputs. To declare further facts, such as the state that
             an operator carries, give `jaxrnn.onnx.registry.since` of the function in place of the function.
-        declared: with ``"lenient"``, an output with another shape than the file declares is a warning, as in ONNX
+        declared: with ``"lenient"``, an output whose shape differs from the declared shape is a warning, as in ONNX
             Runtime, and has the shape that the nodes give. With ``"strict"`` it is a `ModelError`.
 
     Raises:

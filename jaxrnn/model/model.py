@@ -162,9 +162,9 @@ class Model:
 
     @property
     def undeclared_pairs(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of an input and an output that could be state, and that a declared state makes data.
+        """Pairs of an input and an output that could be state, but are data by the declared state.
 
-        Empty without ``load(..., state={...})``, and for ``state={}``, which makes all inputs data.
+        Empty without ``load(..., state={...})``, and for ``state={}``, which declares all inputs data.
         """
         return self._findings.undeclared
 
@@ -624,7 +624,7 @@ class Model:
 
     @property
     def _notes(self) -> Notes:
-        """Return the texts of the file that another program wrote for its readers."""
+        """Return the texts for readers in the file, except texts that jaxrnn wrote."""
         proto, is_foreign = self.proto, self.step_file is None
         metadata = {each.key: each.value for each in proto.metadata_props if not each.key.startswith(_OF_TOOLS)}
         docs = {"": proto.doc_string or proto.graph.doc_string}

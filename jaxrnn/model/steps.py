@@ -16,6 +16,7 @@ from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Packed, folded_for, run_packed
 from jaxrnn.onnx.graph import bind_inputs
+from jaxrnn.onnx.operators.shaping import on_axis
 from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.steps.recordings import cut_frames, join_frames
 from jaxrnn.steps.specs import ArraySpec, check_names, converted
@@ -192,7 +193,7 @@ def scan(
 
         def masked(here: jax.Array, new: Arrays, old: Arrays) -> dict[str, Any]:
             """Keep the carry of a stream in frames that do not exist."""
-            return {name: jnp.where(_along(here, places[name], new[name].ndim), new[name], old[name]) for name in new}
+            return {name: jnp.where(on_axis(here, places[name], new[name].ndim), new[name], old[name]) for name in new}
 
         results, final = hoisted_scan(
             lambda p, frame, carry: steps.step(p, carry, frame),
@@ -207,7 +208,7 @@ def scan(
             axes = dict.fromkeys(results, 0) if batched else _batch_axes_of_outputs(steps, params, state, example)
             _refuse_shared(axes, exists.shape[1])
             for name, value in results.items():
-                mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: _along(here, axis, rank))(exists)
+                mask = jax.vmap(lambda here, axis=axes[name], rank=value.ndim - 1: on_axis(here, axis, rank))(exists)
                 results[name] = jnp.where(mask, value, jnp.zeros((), value.dtype))
         return {name: _unstack(value, _axis_of(time_axis, name), stacked) for name, value in results.items()}, final
 
@@ -274,13 +275,6 @@ def _refuse_shared(axes: Mapping[str, int | None], batch: int) -> None:
         raise InputError(
             f"lengths: all streams share {shared[0]!r}, which has no batch axis; scan each stream by itself"
         )
-
-
-def _along(mask: jax.Array, axis: int | None, rank: int) -> jax.Array:
-    """Reshape a mask over streams to the batch axis of an array; a single stream has no batch axis."""
-    if axis is None:
-        return mask.reshape((1,) * rank)
-    return mask.reshape(tuple(mask.shape[0] if d == axis else 1 for d in range(rank)))
 
 
 def _unstack(value: jax.Array, axis: int, stacked: bool) -> jax.Array:

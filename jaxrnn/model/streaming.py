@@ -46,7 +46,7 @@ class GraphFunction:
 
     @property
     def notes(self) -> Notes:
-        """The texts of the model's file for its readers."""
+        """The texts for readers in the model's file."""
         return self.model._notes
 
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def warn_of_batch(symbol: str) -> None:
         warnings.warn(
             f"{symbol!r} looks like a batch axis: as time, its entries are frames of one recording; if they are "
             "separate recordings, give another `symbol=NAME`",
-            stacklevel=3,
+            stacklevel=4,  # the caller of `Model.stream`
         )
 
 

@@ -245,7 +245,7 @@ Shape = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """An array of a step: name, shape without the batch, and batch axis, which is None for a fixed batch."""
+    """An array of a step: name, shape without the batch, and batch axis, which is None if the batch is fixed."""
 
     name: str
     shape: tuple[Dimension, ...]

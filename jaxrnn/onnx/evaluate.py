@@ -29,7 +29,7 @@ from jaxrnn.onnx.values import Value, describe, is_known, is_sequence, is_static
 
 @dataclass(frozen=True)
 class BoundNode:
-    """A node bound to its operator, with its attributes read; a graph attribute is a `Block`."""
+    """A node bound to an operator, with the attributes read; a graph attribute is a `Block`."""
 
     name: str
     operator: Operator
@@ -223,7 +223,8 @@ _FEW = 16
 def _places(key: ir.Value, value: Value, scope: Scope) -> Value:
     """Return the integers of a traced value as sums of traced integers and known numbers (`symbols.Place`).
 
-    The nodes before are evaluated again, on sums. A node that fails on sums computes integers of its own.
+    The nodes before are evaluated again, on sums. If a node fails on sums, the results are traced integers
+    without parts.
     """
     known: dict[ir.Value, Value] = {}
 

@@ -6,7 +6,8 @@ index of the entry, or None if the field is not repeated. Origins are attached t
 survive the inlining of functions. Source of the messages: onnx.proto,
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 
-The last part describes the inputs and outputs of a graph for callers, and binds arrays, strings and sequences to them.
+The last part describes the inputs and outputs of a graph for callers, and binds arrays, strings and sequences to the
+inputs.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ def normal_domain(domain: str) -> str:
 
 
 def is_of_onnx(node: ir.Node | onnx.NodeProto, name: str) -> bool:
-    """Return True for ONNX's operator of this name, and False for an operator of another domain."""
+    """Return True for ONNX's operator of this name, and False for an operator of a different domain."""
     return node.op_type == name and not normal_domain(node.domain)
 
 
 def read_graph(proto: onnx.ModelProto, limits: Limits | None = None) -> ir.Model:
-    """Inline the functions of a model and sort its nodes; ``node.version`` holds the opset of each node."""
+    """Inline the functions of a model and sort its nodes; ``node.version`` is the opset of each node."""
     try:
         model = ir.serde.deserialize_model(proto)
     except ir.serde.SerdeError as error:
@@ -314,7 +315,7 @@ _MULTIPLE = re.compile(r"(0*[1-9]\d*\s*\*\s*)?[A-Za-z_][\w.:/]*")
 def name_dimensions(graph: ir.Graph, dims: Mapping[str, int | str]) -> None:
     """Rename, tie, fix or relate open dimensions of a graph's inputs and outputs, in place.
 
-    A dimension has a name, and an axis of an array also the name ``<array>_dim_<axis>``, which comes first.
+    A dimension has a name, and an axis of an array also the name ``<array>_dim_<axis>``, which has priority.
     """
     known = {size for value in graph.inputs for size in spec_of(value).shape or () if isinstance(size, str)}
     axes = {

@@ -1,4 +1,4 @@
-"""Shape and type inference by the onnx package, which reports the node whose operands do not fit.
+"""Shape and type inference by the onnx package, which reports a node with operands that do not fit.
 
 Inference is C++ code that trusts the file: an axis of 2**31, a batch of negative rank or a shape of 2**62 dimensions
 crashes the process, or takes all time and memory. A check of the file cannot find such numbers, because inference
@@ -122,7 +122,7 @@ def check_shapes(proto: onnx.ModelProto, *, strict: bool) -> dict[str, onnx.Type
 
 
 def _undeclared_outputs(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Return the types that inference finds for outputs in place of those in the file; empty if nodes do not fit."""
+    """Return the inferred types of outputs in place of the types in the file; empty if nodes do not fit."""
     declared = {value.name: value.type.SerializeToString() for value in proto.graph.output}
     for value in proto.graph.output:
         value.type.tensor_type.ClearField("shape")

@@ -1,7 +1,7 @@
-"""State in lists of tensors: a list that goes in, and a list of the same length that comes out, as separate arrays.
+"""State in lists of tensors: an input list and an output list of the same length, as separate arrays.
 
 Some files keep the state of all layers in a tensor sequence: they read items at known positions, and construct the list
-of new items. `separate_lists` gives such items names of their own, ``states[0]``, so that each is a state variable.
+of new items. `separate_lists` names such items, as ``states[0]``, so that each is a state variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxrnn.onnx.state.names import affinity
 def separate_lists(graph: ir.Graph, state: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Replace lists that are state by their items, in place, and return the declared state with the items.
 
-    A list is state if it is declared, or if the names of a list that goes in and of a list that comes out pair.
+    A list is state if it is declared, or if the names of an input list and of an output list pair.
     """
     read = {str(value.name): (value, nodes) for value in graph.inputs if (nodes := _reads(value))}
     made = {str(value.name): (value, node) for value in graph.outputs if (node := _maker(value)) is not None}

@@ -70,7 +70,7 @@ WEIGHTS = "jaxrnn.weights"
 
 
 def stated_parameters(model: ir.Model) -> frozenset[str] | None:
-    """Return the initializers that the metadata of a file list as its parameters, or None without such a list."""
+    """Return the initializers that the metadata of a file list as parameters, or None without such a list."""
     text = model.metadata_props.get(WEIGHTS)
     if text is None:
         return None
@@ -88,7 +88,7 @@ def stated_parameters(model: ir.Model) -> frozenset[str] | None:
 
 
 class Choice(NamedTuple):
-    """The parameters of a graph, and its other float tensors of rank 1 and more."""
+    """The parameters of a graph, and the other float tensors of rank 1 and more."""
 
     names: dict[ir.Value, str]  # the name of each parameter, in the order of the file
     constants: dict[ir.Value, str]  # the reason why a tensor is not a parameter
@@ -217,7 +217,7 @@ def _never_trained(model: ir.Model, operator_of: OperatorOf, constant_of: Consta
 
 
 class _End(NamedTuple):
-    """A use of a value: a node and its input, or None for a graph output."""
+    """A use of a value: a node and an input of the node, or None if the use is a graph output."""
 
     node: ir.Node | None
     place: int
@@ -284,7 +284,7 @@ def _ends(value: ir.Value, operator_of: OperatorOf, repeated: bool = False) -> I
 def _reached(graph: ir.Graph, operator_of: OperatorOf) -> set[ir.Value]:
     """Return the values from which a differentiable path leads to a float output of the graph.
 
-    Quantized outputs count as floats. If the graph has no such output, any path to an output counts.
+    Quantized outputs count as floats. In a graph without float outputs, any path to an output counts.
     """
     bodies = ((node, inner) for node in graph.all_nodes() for _, inner in subgraphs_of(node))
     fed = {value: (node, place) for node, inner in bodies for place, value in enumerate(inner.inputs)}

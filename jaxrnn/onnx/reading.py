@@ -72,7 +72,7 @@ _MOST = 2**31 - 1
 
 
 def read_source(source: Source, limits: Limits | None = None) -> SourceFile:
-    """Read a model; its sparse tensors become dense."""
+    """Read a model; sparse tensors become dense."""
     if isinstance(source, onnx.ModelProto):
         data = None
         with contextlib.suppress(EncodeError, ValueError, MemoryError):

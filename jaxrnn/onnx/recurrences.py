@@ -120,7 +120,7 @@ def _slot(node: ir.Node, name: str, ends: tuple[int, int]) -> str:
 
 
 def _size(node: ir.Node, place: tuple[int, int] | None) -> int | None:
-    """Return the size of an axis of an input if it is known."""
+    """Return the size of an axis of an input, or None if unknown."""
     if place is None or place[0] >= len(node.inputs) or (value := node.inputs[place[0]]) is None:
         return None
     shape = known_shape(value) or value.shape or ()
@@ -129,7 +129,7 @@ def _size(node: ir.Node, place: tuple[int, int] | None) -> int | None:
 
 
 def _weights(node: ir.Node, places: Sequence[int]) -> int | None:
-    """Return the number of elements of the weights if all shapes are known."""
+    """Return the number of elements of the weights, or None if a shape is unknown."""
     values = [node.inputs[place] for place in places if place < len(node.inputs)]
     shapes = [known_shape(value) or value.shape for value in values if value is not None]
     if not places or any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes):

@@ -1,14 +1,14 @@
 """Registration of ONNX operators: a function for each version, and the facts that other parts of jaxrnn read.
 
 The signature of the function is the schema. Positional parameters are the inputs of the operator, in order (``None``
-for an absent optional input, ``*name`` for variadic inputs). Keyword-only parameters are its attributes, with
+for an absent optional input, ``*name`` for variadic inputs). Keyword-only parameters are the attributes, with
 ONNX's names and defaults; an attribute without a default is required. Two annotations mark inputs:
 
 - ``Static``: the value is needed while tracing; the function receives a NumPy array.
 - ``Foldable``: a constant in this place is a number of the formula (an exponent, a bound) and not a parameter of the
   model.
 
-A function returns its output, or a list of several outputs; a tuple is a value of ONNX's sequence type. Two
+A function returns the output, or a list of several outputs; a tuple is a value of ONNX's sequence type. Two
 keyword-only parameters are not attributes: ``output_count`` receives the number of outputs that the node names, and
 ``output_name`` the name of the first output, which identifies the node.
 
@@ -203,7 +203,7 @@ class InputSlot:
 
 @dataclass(frozen=True)
 class Operator:
-    """A version of an operator: its function, the schema read from the signature, and its traits.
+    """A version of an operator: the function, the schema read from the signature, and the traits.
 
     ``own`` is True for an operator that the caller passed to `jaxrnn.load`.
     """

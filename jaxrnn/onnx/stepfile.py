@@ -1,4 +1,4 @@
-"""`StepFile`: the facts in the metadata of an exported file, so that people and programs can carry its state."""
+"""`StepFile`: the facts in the metadata of an exported file, so that people and programs can carry the state."""
 
 from __future__ import annotations
 

@@ -170,13 +170,13 @@ class Place:
 
     @property
     def value(self) -> jax.Array:
-        """The sum as a JAX scalar of its element type."""
+        """The sum as a JAX scalar of the element type."""
         parts = [jnp.ravel(array)[index] * weight for (_, index), (array, weight) in self.terms.items()]
         return functools.reduce(operator.add, parts, jnp.asarray(self.plus, jnp.int64)).astype(self.element_type)
 
 
 def traced_item(item: Any) -> jax.Array:
-    """Return an item as a JAX scalar of its element type."""
+    """Return an item as a JAX scalar of the same element type."""
     if isinstance(item, Place):
         return item.value
     if isinstance(item, Claim):

@@ -1,7 +1,7 @@
 """The values on the edges of a graph during evaluation.
 
 A *static* value is a NumPy array, known while tracing, so that arithmetic on shapes folds. Integers that depend on a
-symbolic dimension are static too: NumPy arrays of dtype ``object`` with Python ints and JAX symbolic dimensions, which
+symbolic dimension are also static: NumPy arrays of dtype ``object`` with Python ints and JAX symbolic dimensions, which
 stand for int64. Integral floats and comparisons of sizes (`symbols`) are static as well. Strings are always static, in
 NumPy arrays of dtype `TEXT`, because JAX has no strings. A *traced* value is a JAX array. A sequence is a tuple of
 values, or `Stacked` if a loop created the sequence. An absent optional is ``None``.
@@ -120,7 +120,7 @@ def all_traced(values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def operands(*values: Value, whole: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """Return the array module for some values (NumPy if all are static, else JAX) and the values as its arrays."""
+    """Return the array module for some values (NumPy if all are static, else JAX) and the values as such arrays."""
     if is_static(*values):
         # NumPy combines symbolic integers; symbolic floats need an operation on whole numbers.
         integers = all(dtype_of(value).kind in "iu" for value in values if is_symbolic(value))

@@ -1,4 +1,4 @@
-"""Writing a model's file and its data files atomically: a reader sees the old model or the new one."""
+"""Writing a model's file and data files atomically: a reader sees the old model or the new one."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _place(written: Path, original: Path, location: str, other: str, target: Pat
 
 
 def _may_lie_at(path: Path, target: Path) -> bool:
-    """Return True if a data file may have this path: in the model's folder, and not the model. Create its folder."""
+    """Return True if a data file may have this path: in the model's folder, and not the model. Create the folder."""
     inside = Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(target.parent))
     if not inside or str(path).casefold() == str(target).casefold():
         return False
@@ -214,7 +214,7 @@ def _is_equal(path: Path, written: Path, original: Path) -> bool:
 
 
 class _Storage(NamedTuple):
-    """A typed field: its number, the wire type of an element, and the encoding of elements."""
+    """A typed field: the number, the wire type of an element, and the encoding of elements."""
 
     field: int
     wire_type: int
@@ -335,7 +335,7 @@ def _field_at(message: memoryview, start: int) -> Field:
 
 
 def _varint_at(message: memoryview, place: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, the lowest first; return the number and its end."""
+    """Read a number of seven bits a byte, the lowest first; return the number and the place after it."""
     value = shift = 0
     while place < len(message):
         byte = message[place]

@@ -44,7 +44,7 @@ class _Open(NamedTuple):
 
 
 class _Streams(NamedTuple):
-    """The streams of a pool between two calls. Nothing in here is overwritten but frames that do not wait."""
+    """The streams of a pool between two calls. Only frames that do not wait are overwritten."""
 
     loaded: _Loaded
     open: Mapping[int, _Open]
@@ -141,7 +141,7 @@ class StreamPool:
     def params(self) -> Any:
         """The parameters, which can be assigned between two runs: the next run has the new parameters.
 
-        The rules are those of `Runner.params`. The first assignment after a run compiles. After a reset, a stream has
+        The rules of `Runner.params` apply. The first assignment after a run compiles. After a reset, a stream has
         the first state for the new parameters.
         """
         return self._live.value.loaded.stream.params
@@ -209,7 +209,7 @@ class StreamPool:
             state: the state of a stream, from the method `state` or from `Runner.state`. Waiting frames wait again.
 
         Raises:
-            StateError: the pool is full. Or the state does not fit, or comes from another network.
+            StateError: the pool is full. Or the state does not fit, or belongs to a different network.
             InputError: constants are needed and missing, or do not fit.
         """
 
@@ -333,8 +333,8 @@ class StreamPool:
     def state(self, stream: int) -> dict[str, np.ndarray]:
         """Return a copy of the state of a stream: a dict of NumPy arrays by the names in `StepSpec.state`.
 
-        The rules are those of `Runner.state`. ``jaxrnn.waiting/NAME`` has the frames of an input that wait for `run`.
-        The stream continues with ``open(state=...)`` of another pool.
+        The rules of `Runner.state` apply. ``jaxrnn.waiting/NAME`` has the frames of an input that wait for `run`.
+        The stream continues with ``open(state=...)`` of a different pool.
         """
         check_process()
 

@@ -130,8 +130,8 @@ class Runner:
         New parameters have the names, shapes and dtypes of the old parameters, plain or packed; the state does not
         change. After a reset, the state is the first state for the new parameters. The first assignment compiles a step
         that takes the parameters as arguments, before the exchange, while other threads continue with the old
-        parameters. Later assignments of such arrays compile nothing. A step that takes arguments is somewhat slower.
-        Parameters that do not fit raise InputError or StateError, and nothing changes.
+        parameters. Later assignments of such arrays do not compile. A step that takes arguments is somewhat slower.
+        Parameters that do not fit raise InputError or StateError, and the old parameters stay.
         """
         return self._live.value[0].bound.params
 
@@ -229,13 +229,13 @@ class Runner:
     def state(self) -> dict[str, np.ndarray]:
         """The state after the last step, which can be assigned: a dict of NumPy arrays by the names in ``spec.state``.
 
-        The entry ``jaxrnn.network`` identifies the network. The stream continues in another runner or pool, also in
-        another process, with another pulse or with other parameters: ``other.state = run.state``. ``np.savez`` saves
+        The entry ``jaxrnn.network`` identifies the network. The stream continues in a different runner or pool, also in
+        a different process, with a new pulse or new parameters: ``other.state = run.state``. ``np.savez`` saves
         the dict, and an assignment takes the arrays of ``np.load``.
 
         Raises:
-            StateError: an assigned entry is missing, unknown, or of another shape or dtype, or the state comes from
-                another network, or has frames that wait in a pool.
+            StateError: an assigned entry is missing, unknown, or has the wrong shape or dtype, or the state belongs to
+                a different network, or has frames that wait in a pool.
         """
         check_process()
         loaded, state = self._live.value

@@ -28,7 +28,7 @@ LARGE = 1 << 15
 class _Places:
     """The place of each output: name, number of the vector, first and last element, and shape.
 
-    The elements are None for an output that is not joined. The places are a static part of the result of a trace.
+    The elements are None if the output is not joined. The places are a static part of the result of a trace.
     """
 
     entries: tuple[tuple[str, int, tuple[int, int] | None, tuple[int, ...]], ...]
@@ -37,8 +37,8 @@ class _Places:
 class Feed:
     """Host memory that the input arrays of a step share, so that JAX neither allocates nor copies in a call.
 
-    A call overwrites the inputs of the call before, whose step has ended: its outputs were waited for. A feed belongs
-    to one live stream, in whose turn it is called. Without a device, or on a device with other memory, JAX copies the
+    A call overwrites the inputs of the previous call after the outputs of that call are ready. A feed belongs to a live
+    stream, and is called in the turn of this stream. Without a device, or on a device with other memory, JAX copies the
     inputs.
 
     Args:
@@ -56,7 +56,7 @@ class Feed:
                 self._arrays = shared
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return inputs for the step; None if the inputs must be checked and need another feed."""
+        """Return inputs for the step; None if the inputs must be checked and need a new feed."""
         buffers, shared = self._buffers, self._arrays
         if len(inputs) != len(buffers):
             return None
@@ -180,7 +180,7 @@ class CompiledStep:
 
 
 class Steps(Protocol):
-    """The steps of a recording from NumPy arrays to NumPy arrays: a `CompiledStep`, or a file in another engine."""
+    """The steps of a recording from NumPy arrays to NumPy arrays: a `CompiledStep`, or a file in a different engine."""
 
     spec: StepSpec
 

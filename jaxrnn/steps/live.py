@@ -39,8 +39,8 @@ def moving_state(spec: StepSpec, entries: Arrays, waiting: Arrays | None = None)
 def moved_state(spec: StepSpec, start: State, state: Any) -> tuple[State, dict[str, np.ndarray]]:
     """Return the state of a step and the frames that wait, from a moving state.
 
-    ``start`` is the state before the first frame. Without the entry `NETWORK`, as in the result of a step, names,
-    shapes and dtypes alone are checked. A state that does not fit raises StateError.
+    ``start`` is the state before the first frame. Without the entry `NETWORK`, as in the result of a step, only names,
+    shapes and dtypes are checked. A state that does not fit raises StateError.
     """
     if not isinstance(state, Mapping):
         raise StateError(f"the state must be a dict of arrays by name, not {type(state).__name__}")
@@ -80,7 +80,7 @@ class DropDelay:
     """A function that drops the frames before frame 0 from the outputs of a live stream.
 
     Call the object with the outputs of each step, and of the flush, in order. The first results have fewer frames, or
-    none. Each stream needs an object of its own.
+    none. Each stream needs a separate object.
 
     Example::
 

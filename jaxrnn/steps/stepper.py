@@ -500,7 +500,7 @@ class _Defaults:
         return ExportForm(self)
 
     def _check_length(self, state: State, valid: Any) -> None:
-        """Allow recordings of every length."""
+        """Allow recordings of all lengths."""
 
     def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:
         """Return None: no function of the stepper exists as machine code."""

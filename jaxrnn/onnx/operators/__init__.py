@@ -165,7 +165,7 @@ def operator_of(node: ir.Node, own: OwnOperators) -> Operator:
 
 
 def traits_of(node: ir.Node, own: OwnOperators | None = None) -> Traits:
-    """Return the traits of a node's operator, also if its version is not implemented."""
+    """Return the traits of a node's operator, also if the version is not implemented."""
     key = normal_domain(node.domain), node.op_type
     found = own[key] if own and key in own else operator_table().get(key)
     return found.traits if isinstance(found, Versions) else Traits()

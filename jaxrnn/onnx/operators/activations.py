@@ -81,7 +81,7 @@ def shrink(x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
 
 
 def gelu(x: Value, *, approximate: str = "none") -> Value:
-    """Gelu, by erf or by its tanh approximation."""
+    """Gelu, by erf or by the tanh approximation."""
     check_choice("approximate", approximate, ("none", "tanh"))
     x = traced(x)
     if approximate == "tanh":

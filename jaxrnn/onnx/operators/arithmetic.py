@@ -174,7 +174,7 @@ def either(name: str, symbolic: Callable[[Any], Any] | None = None) -> Callable[
 
 
 def variadic(function: Callable[[Any, Any, Any], Any]) -> Callable[..., Value]:
-    """Return a variadic operator that combines its broadcast inputs from the left."""
+    """Return a variadic operator that combines broadcast inputs from the left."""
 
     def apply(*values: Value) -> Value:
         np_or_jnp, arrays = of_one_type(*values, whole=True)
@@ -240,18 +240,12 @@ def compare(
     return apply
 
 
-def conjunction(a: Value, b: Value) -> Value:
-    """And."""
-    if is_static(a, b) and (is_symbolic(a) or is_symbolic(b)):
-        return symbols.each(operator.and_, a, b)
-    np_or_jnp, (a, b) = operands(a, b)
-    return np_or_jnp.logical_and(a, b)
-
-
-def logical(name: str) -> Callable[[Value, Value], Value]:
+def logical(name: str, symbolic: Callable[[Any, Any], Any] | None = None) -> Callable[[Value, Value], Value]:
     """Return a logical operator of two broadcast boolean inputs."""
 
     def apply(a: Value, b: Value) -> Value:
+        if symbolic is not None and is_static(a, b) and (is_symbolic(a) or is_symbolic(b)):
+            return symbols.each(symbolic, a, b)
         np_or_jnp, (a, b) = operands(a, b)
         return getattr(np_or_jnp, name)(a, b)
 
@@ -303,7 +297,7 @@ OPERATORS: dict[str, Versions] = {
     "Sub": elementwise(subtract, 7, 13, 14, linear="all"),
     "Sum": elementwise(total, 6, 8, 13, linear="all"),
     "Tan": elementwise(unary(jnp.tan), 7, 22),
-    "And": elementwise(conjunction, 7),
+    "And": elementwise(logical("logical_and", operator.and_), 7),
     "Equal": elementwise(compare(operator.eq, symbols.same), 7, 11, 13, 19, compares="="),
     "Greater": elementwise(
         compare(operator.gt, lambda a, b: symbols.less(b, a, or_equal=False)), 7, 9, 13, compares=">"

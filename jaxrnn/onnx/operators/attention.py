@@ -310,7 +310,7 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Value:
-    """RotaryEmbedding of all features of a head, or of its first features."""
+    """RotaryEmbedding of all features of a head, or of the first features."""
     of_one_type(X, cos_cache, sin_cache)
     x = split_heads(X, num_heads, "X")
     size = x.shape[3]

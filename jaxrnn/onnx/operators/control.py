@@ -120,13 +120,15 @@ class _Loop:
             return self._without_trips()
         if isinstance(trips, int) and trips == 1:
             with contextlib.suppress(StaticValueError, CarryTypeError):
-                if is_plain() and (outputs := walk.run_recognised()) is not None:
+                if is_plain() and (outputs := walk.run(1, scan_recognised)) is not None:
                     return outputs
             _, *outputs = self.body(np.asarray(0, np.int64), np.asarray(True), *self.carried)
             count = len(self.carried)
             return [*outputs[:count], *(traced(value)[None] for value in outputs[count:])]
         try:
-            return walk.run(trips)
+            outputs = walk.run(trips)
+            assert outputs is not None
+            return outputs
         except (StaticValueError, CarryTypeError) as error:
             if not isinstance(trips, int):
                 raise StaticValueError(
@@ -266,7 +268,7 @@ def visible_body(
     forward: bool = True,
     chosen: Collection[int] | None = None,
 ) -> list[Value]:
-    """Wrap the results of a Scan or Loop by `visible` with its carries."""
+    """Wrap the results of a Scan or Loop by `visible` with the carries."""
     if not are_visible():
         return list(results)
     results, starts, slots, handed = list(results), [], [], set[int]()

@@ -79,9 +79,9 @@ def instance_normalization(x: Value, scale: Value, bias: Value, *, epsilon: floa
 
 
 def normalized(x: jax.Array, axis: int, epsilon: float, *, centred: bool) -> tuple[jax.Array, Any, jax.Array]:
-    """Divide an array by the root of its mean square over the axes from ``axis`` on, after centring if ``centred``.
+    """Divide an array by the root of the mean square over the axes from ``axis`` on, after centring if ``centred``.
 
-    Returns the array, its mean or None, and the inverse of the root.
+    Returns the array, the mean or None, and the inverse of the root.
     """
     axes = tuple(range(axis % x.ndim, x.ndim))
     mean = jnp.mean(x, axes, keepdims=True) if centred else None

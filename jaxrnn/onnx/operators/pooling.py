@@ -1,4 +1,4 @@
-"""Windows over images: the attributes that describe them, and pooling."""
+"""Windows over images: the attributes that describe windows, and pooling."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _max_indices(x: Any, windows: PoolingWindows, least: Any, storage_order: int
 
 @inherits(PoolingWindows)
 def window_sums(x: Value, *, count_include_pad: int = 0, **geometry: Any) -> tuple[Any, Any]:
-    """Return the sum of each window, and the number of its elements; the overhang of rounding up never counts."""
+    """Return the sum of each window, and the number of elements; the overhang of rounding up never counts."""
     x = traced(x)
     windows = PoolingWindows(x, **geometry)
     total = windows.reduce(x, 0, lax.add)

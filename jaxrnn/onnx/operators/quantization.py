@@ -1,7 +1,7 @@
 """Quantised arithmetic: conversion to and from small types, and products of quantised operands.
 
 Values are rounded half to even, and products of integers accumulate in int32. A quotient is rounded to its type before
-it is rounded to an integer, because an error in the last bit could move the value to another integer.
+it is rounded to an integer, because an error in the last bit could move the value to a different integer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jaxrnn.onnx.values import Value, dtype_of, traced
 
 
 def wide(x: Value) -> jax.Array:
-    """Convert a quantised tensor to the type in which its products accumulate."""
+    """Convert a quantised tensor to the type in which products accumulate."""
     array = traced(x)
     return array.astype(jnp.int32 if is_integer(array) else jnp.float32)
 
@@ -176,7 +176,7 @@ def matmul_integer(a: Value, b: Value, a_zero_point: Value = None, b_zero_point:
     return jnp.matmul(a, b)
 
 
-def _requantized(product: jax.Array, factor: jax.Array, y_zero_point: Value) -> Value:
+def requantized(product: jax.Array, factor: jax.Array, y_zero_point: Value) -> Value:
     """Multiply an accumulated product by the ratio of the scales, and round to the output's type."""
     scaled = product.astype(jnp.float32) * factor
     return quantized(scaled, wide(y_zero_point), dtype_of(y_zero_point))
@@ -199,7 +199,7 @@ def q_linear_matmul(
     left, right = of_matrix(scales[0], traced(a), -2, "a_scale"), of_matrix(scales[1], traced(b), -1, "b_scale")
     factor = quotient(left * right, of_matrix(scales[2], product, -2, "y_scale"), np.dtype(np.float32))
     zero_point = of_matrix(traced(y_zero_point), product, -2, "y_zero_point")
-    return _requantized(product, factor, zero_point)
+    return requantized(product, factor, zero_point)
 
 
 def _of_channels(value: Value, w: Value, name: str) -> Value:
@@ -248,7 +248,7 @@ def q_linear_conv(
     of_kernel = _of_channels(w_scale, w, "w_scale")
     scales = traced(x_scale).reshape(()) * (of_kernel[:, 0] if of_kernel.ndim else of_kernel)
     factor = quotient(scales, traced(y_scale).reshape(()), np.dtype(np.float32))
-    return _requantized(product, factor, traced(y_zero_point).reshape(()))
+    return requantized(product, factor, traced(y_zero_point).reshape(()))
 
 
 OPERATORS = {

@@ -1,7 +1,7 @@
 """Random numbers.
 
 ONNX requires new numbers in each run, but a pure function returns equal results for equal arguments. The numbers of a
-node depend on its attribute ``seed``, or else on the name of its first output. Different nodes draw different numbers.
+node depend on the attribute ``seed``, or else on the name of the first output. Different nodes draw different numbers.
 A node draws the same numbers in all calls, compiled or not, in all iterations of a surrounding loop, and for all
 members of a ``jax.vmap``. To draw new numbers in each call, make the numbers an input of the model or change the seed.
 """
@@ -22,7 +22,7 @@ from jaxrnn.onnx.registry import Foldable, bounded, elementwise, inherits, since
 from jaxrnn.onnx.values import Value, dtype_of, is_known, traced
 
 
-def _key(seed: float | None, output_name: str) -> jax.Array:
+def _key(*, seed: float | None = None, output_name: str = "") -> jax.Array:
     """Return a key of a fixed kind of generator, independent of JAX's default."""
     data = output_name.encode() if seed is None else np.float32(seed).tobytes()
     return jax.random.wrap_key_data(jnp.asarray([0, zlib.crc32(data)], jnp.uint32), impl="threefry2x32")
@@ -34,30 +34,16 @@ def _float_type(dtype: np.dtype) -> np.dtype:
     return dtype
 
 
-def _normal(
-    shape: tuple[Any, ...],
-    dtype: np.dtype,
-    *,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
-    output_name: str = "",
-) -> Value:
+@inherits(_key)
+def _normal(shape: tuple[Any, ...], dtype: np.dtype, *, mean: float = 0.0, scale: float = 1.0, **key: Any) -> Value:
     number = _float_type(dtype).type
-    return number(mean) + number(scale) * jax.random.normal(_key(seed, output_name), shape, dtype)
+    return number(mean) + number(scale) * jax.random.normal(_key(**key), shape, dtype)
 
 
-def _uniform(
-    shape: tuple[Any, ...],
-    dtype: np.dtype,
-    *,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-    output_name: str = "",
-) -> Value:
+@inherits(_key)
+def _uniform(shape: tuple[Any, ...], dtype: np.dtype, *, high: float = 1.0, low: float = 0.0, **key: Any) -> Value:
     number = _float_type(dtype).type
-    return number(low) + number(high - low) * jax.random.uniform(_key(seed, output_name), shape, dtype)
+    return number(low) + number(high - low) * jax.random.uniform(_key(**key), shape, dtype)
 
 
 def _of_shape(draw: Callable[..., Value]) -> Callable[..., Value]:
@@ -84,23 +70,23 @@ def _like(input: Value, dtype: int | None) -> np.dtype:
     return dtype_of(input) if dtype is None else numpy_dtype(dtype)
 
 
-def bernoulli(input: Value, *, dtype: int | None = None, seed: float | None = None, output_name: str = "") -> Value:
+@inherits(_key)
+def bernoulli(input: Value, *, dtype: int | None = None, **key: Any) -> Value:
     """Bernoulli: 1 with the input's probability, else 0."""
     p = traced(input)
-    drawn = jax.random.uniform(_key(seed, output_name), p.shape, wide_type(p.dtype))
+    drawn = jax.random.uniform(_key(**key), p.shape, wide_type(p.dtype))
     return (drawn < p.astype(drawn.dtype)).astype(_like(input, dtype))
 
 
-def multinomial(
-    input: Value, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None, output_name: str = ""
-) -> Value:
+@inherits(_key)
+def multinomial(input: Value, *, dtype: int = 6, sample_size: int = 1, **key: Any) -> Value:
     """Multinomial: classes drawn by their unnormalised log probabilities ``[batch, classes]``, with replacement."""
     logits = traced(input)
     if logits.ndim != 2 or sample_size < 1:
         raise ValueError(f"log probabilities [batch, classes] and at least one sample are expected, not {logits.shape}")
     wide = logits.astype(wide_type(logits.dtype))
     # The Gumbel trick: the argmax of log probabilities plus Gumbel noise is a sample.
-    noise = jax.random.gumbel(_key(seed, output_name), (logits.shape[0], sample_size, logits.shape[1]), wide.dtype)
+    noise = jax.random.gumbel(_key(**key), (logits.shape[0], sample_size, logits.shape[1]), wide.dtype)
     drawn = lax.argmax(wide[:, None, :] + noise, 2, np.int32)
     return drawn.astype(numpy_dtype(dtype))
 
@@ -135,7 +121,7 @@ def dropout(
 def _draws(shape: tuple[Any, ...], seed: int | None, output_name: str) -> jax.Array:
     """Draw uniform numbers from 0 to 1; with a seed and a known shape, NumPy's numbers."""
     if seed is None or not all(isinstance(size, int) for size in shape):
-        return jax.random.uniform(_key(seed, output_name), shape, jnp.float32)
+        return jax.random.uniform(_key(seed=seed, output_name=output_name), shape, jnp.float32)
     return jnp.asarray(np.random.RandomState(seed % 2**32).uniform(size=shape))
 
 

@@ -123,7 +123,7 @@ def _layer(
 ) -> list[Value]:
     """Run a recurrent operator: output Y and the final carries, in the layout of the node.
 
-    The keyword-only parameters are the attributes that all recurrent operators share. ``make`` makes a cell from
+    The keyword-only parameters are the attributes that all recurrent operators share. ``make`` returns a cell from
     activations and the bound of ``clip``.
     """
     cells = make_cells(make, default, direction, **of_cells)

@@ -23,7 +23,7 @@ Reducer = Callable[..., Any]
 
 
 def reducing(function: Reducer) -> Callable[..., Value]:
-    """Return a reduction whose axes are an input."""
+    """Return a reduction with axes from an input."""
 
     def apply(data: Value, axes: Static | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Value:
         if axes is None or axes.size == 0:
@@ -80,7 +80,7 @@ def _extreme(name: str) -> Reducer:
 
 
 def _of_sum(before: Callable[[Any], Any], after: Callable[[Any], Any] | None = None) -> Reducer:
-    """Return a reduction that sums a function of the elements, and applies another function to the sum.
+    """Return a reduction that sums a function of the elements, and applies a second function to the sum.
 
     With the second function, sums are computed in float64 for integers, and in float32 for narrow floats.
     """
@@ -109,7 +109,7 @@ _ON_SHAPES: dict[Reducer, Any] = {_sum: np.sum, _prod: np.prod, _max: np.max, _m
 def first_extreme(x: jax.Array, axis: int, name: str) -> jax.Array:
     """Return the position of the first maximum (``argmax``) or minimum (``argmin``) as int32; NaN wins.
 
-    JAX lowers its own argmax with the caller's configuration, which may lack 64-bit indices and operands.
+    JAX lowers ``jnp.argmax`` with the caller's configuration, which may lack 64-bit indices and operands.
     """
     if x.shape[axis] == 0:
         raise ValueError(f"axis {axis} has no elements, so there is no extreme")

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.onnx.limits import current
-from jaxrnn.onnx.operators.shaping import axes_of, padded
+from jaxrnn.onnx.operators.shaping import axes_of, on_axis, padded
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Static, earlier, since
 from jaxrnn.onnx.values import Value, check_choice, dimensions, is_text, traced
@@ -211,7 +211,7 @@ def _extrapolated(y: Any, changes: dict[int, Rescaling], value: float) -> Any:
     for axis, change in changes.items():
         place = source_positions(change, _CROP)
         beyond = (place < 0) | (place > change.size - 1)
-        outside = outside | beyond.reshape([-1 if d == axis else 1 for d in range(len(y.shape))])
+        outside = outside | on_axis(beyond, axis, len(y.shape))
     if not np.any(outside):
         return y
     return (np if isinstance(y, np.ndarray) else jnp).where(outside, np.asarray(value).astype(y.dtype), y)
@@ -343,9 +343,8 @@ def _gathered(x: Any, axis: int, change: Rescaling, sampling: Sampling) -> Any:
     if sampling.mode == "nearest":
         return _take(x, index[:, 0], axis)
     count = index.shape[1]
-    shape = [-1 if d == axis else 1 for d in range(x.ndim)]
     if count <= _SEPARATE:
-        columns = [weights[:, tap].reshape(shape).astype(x.dtype) for tap in range(count)]
+        columns = [on_axis(weights[:, tap], axis, x.ndim).astype(x.dtype) for tap in range(count)]
         terms = [_take(x, index[:, tap], axis) * column for tap, column in enumerate(columns)]
         return sum(terms[1:], terms[0])
     gathered = _take(x, index.ravel(), axis).reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))

@@ -15,7 +15,7 @@ from jaxrnn.cells.forms import product_operands
 from jaxrnn.onnx.operators.arithmetic import of_one_type
 from jaxrnn.onnx.operators.pooling import WindowAttributes, kernel_of
 from jaxrnn.onnx.operators.resize import cubic_kernel, working_type
-from jaxrnn.onnx.operators.shaping import padded
+from jaxrnn.onnx.operators.shaping import on_axis, padded
 from jaxrnn.onnx.operators.types import wide_type
 from jaxrnn.onnx.registry import Static, Versions, inherits, since
 from jaxrnn.onnx.values import Value, check_choice, dimensions, traced
@@ -165,7 +165,7 @@ def affine_grid(theta: Value, size: Static, *, align_corners: int = 0) -> Value:
     for axis, length in enumerate(sizes):
         steps = 2 * lax.iota(working, length) + 1 - length
         span = max(length - 1 if align_corners else length, 1)
-        along = (steps / np.asarray(span, working)).reshape([length if d == axis else 1 for d in range(rank)])
+        along = on_axis(steps / np.asarray(span, working), axis, rank)
         # The column of an axis: the last axis of the image is x, the first coordinate.
         column = theta[:, :, rank - 1 - axis].astype(working).reshape(-1, *(1,) * rank, rank)
         term = along[None, ..., None] * column
@@ -187,7 +187,7 @@ def deform_conv(
     offset_group: int = 1,
     **geometry: Any,
 ) -> Value:
-    """DeformConv: a convolution whose taps are moved by the offsets and interpolate between elements."""
+    """DeformConv: a convolution with taps that are moved by the offsets and interpolate between elements."""
     of_one_type(x, w, offset, b, mask)
     x, w, offset = traced(x), traced(w), traced(offset)
     dtype, working = x.dtype, wide_type(x.dtype)
@@ -211,8 +211,7 @@ def deform_conv(
         at = jnp.arange(sizes[axis], dtype=working) * windows.strides[axis] - windows.pads[axis][0]
         tap = jnp.arange(kernel[axis], dtype=working) * windows.dilations[axis]
         place = moved[:, :, *(slice(None),) * rank, axis]
-        place = place + at.reshape([-1 if d == axis else 1 for d in range(rank)])
-        axes.append(place + tap.reshape([-1 if d == axis else 1 for d in range(2 * rank)]))
+        axes.append(place + on_axis(at, axis, rank) + on_axis(tap, axis, 2 * rank))
     axes = [place.reshape(batch * offset_group, points * places) for place in axes]
     images = x.astype(working).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
     images = jnp.moveaxis(images, 1, -1)

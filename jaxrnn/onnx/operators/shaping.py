@@ -141,6 +141,11 @@ def padded(x: jax.Array, axis: int, before: Any, after: Any, between: Any = 0) -
     return lax.pad(x, jnp.zeros((), x.dtype), widths)
 
 
+def on_axis(values: Any, axis: int | None, rank: int) -> Any:
+    """Reshape a vector to an axis of arrays of this rank; without an axis, the vector has a single element."""
+    return values.reshape([-1 if d == axis else 1 for d in range(rank)])
+
+
 #: Bounds of slices from here on mean the end: PyTorch writes the largest integer, tf2onnx a billion.
 _BEYOND = 1_000_000_000
 
@@ -183,7 +188,7 @@ def _slice_axis(data: Value, axis: int, start: Any, end: Any, step: int) -> Valu
 
 
 def _slice_at(data: jax.Array, axis: int, start: symbols.Place, count: Any, step: int) -> Value:
-    """Slice `count` elements at a traced place. ONNX returns fewer if the axis ends; here, the others are NaN."""
+    """Slice `count` elements at a traced place. ONNX returns fewer if the axis ends; here, the rest is NaN."""
     if step < 0 or (isinstance(count, int) and count < 0):
         raise ValueError("a slice at a place that depends on data must go forward")
     size = jnp.asarray(data.shape[axis], jnp.int64)
@@ -225,7 +230,7 @@ def expand(x: Value, shape: Static) -> Value:
 
 @moves_text
 def tile(x: Value, repeats: Static) -> Value:
-    """Tile: repeat along every axis."""
+    """Tile: repeat along all axes."""
     if is_symbolic(repeats):
         x = traced(x)
     elif np.any(np.asarray(repeats) < 0):
@@ -430,7 +435,7 @@ def _equal_in_reshape(
 
 
 def _integers(operands: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return the elements of the first operand if its value is known while tracing, and no float."""
+    """Return the elements of the first operand if the value is static, and not a float."""
     if not operands or not isinstance(operands[0], np.ndarray) or operands[0].dtype.kind in "fc":
         return None
     return tuple(map(int, operands[0].ravel()))

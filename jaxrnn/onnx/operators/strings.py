@@ -129,7 +129,7 @@ def tf_idf_vectorizer(
     pool_strings: tuple[str, ...] | None = None,
     weights: tuple[float, ...] | None = None,
 ) -> Value:
-    """TfIdfVectorizer: how often each n-gram of a pool occurs in a row, with skips of equal size between its words."""
+    """TfIdfVectorizer: how often each n-gram of a pool occurs in a row, with skips of equal size between words."""
     check_choice("mode", mode, ("TF", "IDF", "TFIDF"))
     if (pool_int64s is None) == (pool_strings is None):
         raise ValueError("exactly one of pool_int64s and pool_strings must be given")

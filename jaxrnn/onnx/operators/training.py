@@ -141,7 +141,7 @@ def softmax_cross_entropy(
     reduction: str = "mean",
     output_count: int = 1,
 ) -> list[Value]:
-    """SoftmaxCrossEntropyLoss: the negative log likelihood of the softmax over axis 1, and its logarithm."""
+    """SoftmaxCrossEntropyLoss: the negative log likelihood of the softmax over axis 1, and the log softmax."""
     x = traced(scores)
     wide = jax.nn.log_softmax(x.astype(wide_type(x.dtype)), axis=1)
     known = None if weights is None else traced(weights).astype(wide.dtype)

@@ -145,7 +145,7 @@ def _to_float8(x: Value, dtype: np.dtype, saturate: bool) -> Value:
 
 
 def _to_power_of_two(x: Value, saturate: bool, round_mode: str) -> Value:
-    """Convert to float8e8m0, which holds only the exponent of a float32: 2 ** -127 to 2 ** 127, and NaN.
+    """Convert to float8e8m0, which has only the exponent of a float32: 2 ** -127 to 2 ** 127, and NaN.
 
     Out-of-range values become the nearest value, or NaN without ``saturate``. Negative values become NaN.
     """
@@ -226,7 +226,7 @@ def constant(
     value_strings: tuple[str, ...] | None = None,
     sparse_value: object = None,
 ) -> Value:
-    """Constant. Its value is read while the graph is bound; only nodes without a single value reach this function."""
+    """Constant. The value is read while the graph is bound; only nodes without a single value reach this function."""
     forms = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings, sparse_value)
     raise TypeError(f"exactly one value is expected, not {sum(form is not None for form in forms)}")
 
@@ -282,7 +282,7 @@ def value_range(start: Static, limit: Static, delta: Static, *, stash_type: int 
 
 
 def _count(start: Static, limit: Static, delta: Static) -> float:
-    """Return the number of elements of a range, or infinity if its inputs are no numbers."""
+    """Return the number of elements of a range, or infinity if the inputs are not numbers."""
     if any(np.size(each) != 1 for each in (start, limit, delta)) or not np.any(delta):
         return math.inf
     first, last, step = (each.reshape(()).item() for each in (start, limit, delta))

@@ -1,7 +1,7 @@
 """The state of a model, found by following elements through the model.
 
 `sizes` solves the equations between open dimensions, traces the graph as a jaxpr with numbers that fit, and follows
-elements (`jaxrnn.jaxprs.following`). `pairing` decides which output carries the updated value of which input, by the
+elements (`jaxrnn.jaxprs.following`). `pairing` decides which output carries the updated value of an input, by the
 flow and by `names`. `find` assembles the result with reasons, checks declared pairs, and reads the state that exported
 files declare.
 """

@@ -183,8 +183,8 @@ class StateSearch:
     def _in_a_step(self, edges: Iterable[Edge]) -> Iterator[Edge]:
         """Drop edges without evidence, because the input has a time axis, as data does.
 
-        Models without state also move and combine data along time; only the final value of a recurrence counts. Where
-        it is not known whether an axis is time, arithmetic and movement do not decide either.
+        Models without state also move and combine data along time; only the final value of a recurrence counts. If
+        an axis may or may not be time, arithmetic and movement do not decide either.
         """
         for edge in edges:
             over_time = edge.rank < CARRIED and self._over_time(edge)
@@ -269,7 +269,7 @@ class StateSearch:
         return variables
 
     def _check_returned(self, site: Site, carry: str, pairs: Mapping[str, Edge], pairing: Pairing) -> None:
-        """Ask about a carry that starts from an input, and does not return, beside another carry that is state."""
+        """Ask about a carry that starts from an input, and does not return, beside a second carry that is state."""
         source = next((name for name in self.inputs if name not in pairs and _starts_from(site, name)), None)
         beside = [other for other in self.flow.sites if other.label == site.label and other.slot != site.slot]
         if source is None or not any(_starts_from(other, name) for other in beside for name in pairs):

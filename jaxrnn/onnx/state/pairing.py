@@ -41,7 +41,7 @@ _OVERWRITTEN = "keeps elements of it in their places and overwrites the others: 
 
 @dataclass(frozen=True)
 class Edge:
-    """A possible pair of an input and its next value."""
+    """A possible pair: an input, and an output with the next value."""
 
     source: str
     output: str
@@ -138,7 +138,7 @@ def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edg
 
 
 def _is_partly_returned(flow: DataFlow, source: str, carried: np.ndarray) -> bool:
-    """Return True if a recurrence starts from elements of which the output has only some as final values."""
+    """Return True if a recurrence starts from elements, and the output has the final values of only a part."""
     for site in flow.sites:
         codes = None if site.initial is None else site.initial.codes.get(source)
         if codes is not None:
@@ -278,7 +278,7 @@ class Pairing:
         return self._first_hand(self._unnamed(asking=True)) if len(self._data()) > 1 else []
 
     def left_out(self) -> list[Edge]:
-        """Return the pairs that a declaration makes data, although names or arithmetic may make them state."""
+        """Return the pairs that are data by declaration, although names or arithmetic suggest state."""
         said = [edge for edge in self._free(self.edges) if edge.affinity == 2 and not edge.unchanged]
         return list(dict.fromkeys([*said, *self._doubtful()])) if len(self._data()) > 1 else []
 

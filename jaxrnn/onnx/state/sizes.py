@@ -35,7 +35,7 @@ class NotFollowedError(Exception):
     """The error for sizes of open dimensions that do not fit the graph.
 
     ``node`` is the node that the sizes do not fit, or None; ``operands`` are the known arrays or the shapes of its
-    inputs. ``emptied`` is the name of the node that leaves nothing of an axis, or None.
+    inputs. ``emptied`` is the name of the node that results in an empty axis, or None.
     """
 
     def __init__(self, error: Exception, emptied: str | None = None):
@@ -404,7 +404,7 @@ class Probe:
         return False
 
     def _is_hollow(self, sizes: Sizes, of_class: Mapping[str, int], emptied: str | None) -> bool:
-        """Add a node that leaves nothing of an axis with much larger sizes too; return True if it is added."""
+        """Add a node that results in an empty axis also with much larger sizes; return True if it is added."""
         if emptied is None or emptied in self._hollow:
             return False
         again: str | None = emptied
@@ -477,7 +477,7 @@ class Probe:
         return len(self.symbols) < 2 or self._solved is not None
 
     def _changes(self, symbol: str, facts: Callable[[DataFlow], Iterable[Any]], unknown: str) -> Answer:
-        """Return True if facts about the flow are others for a longer class of dimensions; None is an unknown fact."""
+        """Return True if facts about the flow differ for a longer class of dimensions; None is an unknown fact."""
         longer = self.longer(symbol)
         if isinstance(longer, Unknown):
             return longer
@@ -514,7 +514,7 @@ class Probe:
         return tuple(self._named(size, self._growth(index, axis)) for axis, size in enumerate(sizes))
 
     def open_in_carry(self, index: int) -> tuple[set[str], set[str]]:
-        """Return the classes of dimensions on which the shape of a carry depends, and those on which it may depend."""
+        """Return the classes of dimensions on which the shape of a carry depends, and classes that are undecided."""
         growth = [self._growth(index, axis) for axis in range(len(self.flow.sites[index].final.shape or ()))]
         found = {symbol for each in growth for symbol, more in each.items() if not isinstance(more, Unknown)}
         return found, {symbol for each in growth for symbol in each} - found

@@ -1,7 +1,7 @@
 """Conversion of a Loop over time to a scan: positions become known, reads become scanned inputs.
 
-Converters write recurrent layers as Loops. `body` sorts the carried values of such a loop, computes its counters in
-any trip and solves its condition for the number of trips. `walk` turns reads of frames into scanned inputs and runs the
+Converters write recurrent layers as Loops. `body` sorts the carried values of such a loop, computes the counters in
+any trip and solves the condition for the number of trips. `walk` turns reads of frames into scanned inputs and runs the
 scan.
 """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,7 @@ class LoopBody:
         return STEADY if linear or linear_in_first or linear_in_one else FREE
 
     def constant(self, value: ir.Value) -> np.ndarray | None:
-        """Return the array of a constant that the body reads, or None if it is not known while tracing."""
+        """Return the array of a constant that the body reads, or None if the value is not static."""
         value = self.copied_from(value)
         if value in self.block.constants:
             return self.block.constants[value]
@@ -134,7 +135,7 @@ class LoopBody:
 
     def _growth(self, slot: ir.Value, end: ir.Value) -> Growth | None:
         maker = self.makers.get(end)
-        if maker is None or self._uses(slot) != 1 or self._uses(end) != 1:
+        if maker is None or self._uses[slot] != 1 or self._uses[end] != 1:
             return None
         if maker.applies("Concat") and len(maker.inputs) == 2:
             first, second = maker.inputs
@@ -154,14 +155,9 @@ class LoopBody:
         return None
 
     @functools.cached_property
-    def _counts(self) -> dict[ir.Value, int]:
-        counts: dict[ir.Value, int] = {}
-        for value in (*self.block.outputs, *(key for node in self.block.nodes for key in reads_of(node))):
-            counts[value] = counts.get(value, 0) + 1
-        return counts
-
-    def _uses(self, value: ir.Value) -> int:
-        return self._counts.get(value, 0)
+    def _uses(self) -> Counter[ir.Value]:
+        """The number of uses of each value."""
+        return Counter([*self.block.outputs, *(key for node in self.block.nodes for key in reads_of(node))])
 
 
 def _is_integer(array: Any) -> bool:
@@ -238,7 +234,7 @@ class Positions:
             self.body = LoopBody(block, self._outside, start, self._is_exact)
 
     def _outside(self, key: ir.Value) -> np.ndarray | None:
-        """Return a value of the enclosing graphs, or None if it is not computed yet or not known while tracing."""
+        """Return a value of the enclosing graphs, or None if the value is not computed yet or not static."""
         try:
             value = self.graph.outer[key]
         except KeyError:
@@ -246,7 +242,7 @@ class Positions:
         return value if is_static(value) else None
 
     def _is_exact(self, cast: BoundNode) -> bool:
-        """Return True if a cast keeps the values of its input in all trips: a cast to integers keeps whole numbers."""
+        """Return True if a cast keeps the values of the input in all trips: a cast to integers keeps whole numbers."""
         source = cast.inputs[0]
         before = None if source is None else self.known(source, 0)
         after = self.evaluate(cast.outputs[0], 0)
@@ -257,7 +253,7 @@ class Positions:
         return after.dtype.kind == "f" and after.dtype.itemsize >= _LEAST_BYTES
 
     def evaluate(self, key: ir.Value, trip: int) -> Value:
-        """Return a value that depends only on fixed values and counters in a trip, or None if it has no such value."""
+        """Return the value in a trip, from fixed values and counters, or None if the value depends on more."""
         body = self.body
         slots = dict(enumerate(self.carried))
         for place, step in body.counters.items():
@@ -272,7 +268,7 @@ class Positions:
         return value
 
     def _known(self, key: ir.Value, trip: int) -> np.ndarray | None:
-        """Return a value in a trip, or None if it is not known while tracing."""
+        """Return a value in a trip, or None if the value is not static."""
         if self.body.change(key) == FREE:
             return None
         value = self.evaluate(key, trip)
@@ -385,7 +381,7 @@ def stays_inside(line: Progression, size: Any, trips: Any) -> bool:
 
 
 def _as_numpy(value: Value) -> Value:
-    """Convert a known value to a NumPy array."""
+    """Convert a value to a NumPy array if Python can read it."""
     return np.asarray(value) if value is not None and not is_static(value) and is_known(value) else value
 
 

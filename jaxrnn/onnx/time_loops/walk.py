@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxrnn.cells.forms import in_chunks
-from jaxrnn.jaxprs.scanning import scan_cells, scan_recognised
+from jaxrnn.jaxprs.scanning import scan_cells
 from jaxrnn.onnx.evaluate import BoundNode, Subgraph
 from jaxrnn.onnx.limits import current
 from jaxrnn.onnx.time_loops.body import FIXED, STEADY, Growth, Positions, Progression, stays_inside
@@ -21,7 +21,7 @@ from jaxrnn.onnx.values import Stacked, Value, all_traced, describe, is_sequence
 
 
 class CarryTypeError(TypeError):
-    """The error for a carried value that changes its type in a trip."""
+    """The error for a carried value with a new type after a trip."""
 
 
 class TimeLoop:
@@ -29,16 +29,6 @@ class TimeLoop:
 
     def __init__(self, body: Subgraph, carried: Sequence[Value]):
         self.positions = Positions(body, carried)
-
-    def run(self, trips: Any) -> list[Value]:
-        """Return the outputs of the Loop for more than one trip, by a scan."""
-        outputs = self._run(scan_cells, trips)
-        assert outputs is not None
-        return outputs
-
-    def run_recognised(self) -> list[Value] | None:
-        """Run one trip of a body with recurrent cells as sequences; return None without cells."""
-        return self._run(scan_recognised, 1)
 
     def reads_backwards(self, trips: Any) -> bool:
         """Return True if a later trip reads an earlier frame, so that no later call can go on from the last trip."""
@@ -48,7 +38,8 @@ class TimeLoop:
         nodes = self.positions.body.block.nodes
         return [read for node in nodes if (read := read_of(self.positions, node, trips)) is not None]
 
-    def _run(self, scan: Callable[..., Any], trips: Any) -> list[Value] | None:
+    def run(self, trips: Any, scan: Callable[..., Any] = scan_cells) -> list[Value] | None:
+        """Return the outputs of the Loop, by a scan; None if ``scan`` needs recurrent cells and finds no cell."""
         body, block, reads = self.positions.body, self.positions.body.block, self._reads(trips)
         slots = [body.slots[place] for place in (*body.fixed, *body.counters, *body.carried)]
         fixed = [self.positions.carried[place] for place in body.fixed]

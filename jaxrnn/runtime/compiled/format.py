@@ -68,6 +68,7 @@ class Archive(NamedTuple):
     digest: str = ""  # the SHA-256 of the file; empty before the file is written
     #: The SHA-256 of the ONNX file and of its external data, by name; only in files of `load_cached`.
     sources: Mapping[str, str] = MappingProxyType({})
+    warnings: Sequence[str] | None = None  # of the first load; only in files of `load_cached`
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
@@ -92,6 +93,8 @@ def write(path: Path, archive: Archive) -> Archive:
     }
     if archive.sources:
         facts["sources"] = dict(archive.sources)
+    if archive.warnings is not None:
+        facts["warnings"] = list(archive.warnings)
     if archive.native is not None:
         facts["native"] = {"made": archive.native.made, "results": archive.native.results}
     buffer = io.BytesIO()
@@ -239,17 +242,22 @@ def _content(body: memoryview, native: bool) -> Archive:
     check(sources, {}, "sources")
     for name, value in sources.items():
         check(value, is_text, f"sources.{name}")
-    if "init" in functions:
-        return Archive(spec, manifest["jax"], tuple(params), None, functions, code, sources=sources)
+    texts = manifest.get("warnings")
+    if texts is not None:
+        check(texts, [is_text], "warnings")
+    first = None if "init" in functions else tuple(start)
+    found = Archive(spec, manifest["jax"], tuple(params), first, functions, code, sources=sources, warnings=texts)
+    if first is None:
+        return found
     for each, array in zip(spec.carried, start, strict=True):
         if array.dtype != each.dtype:
             raise ValueError(f"state {each} begins with {array.dtype}")
         np.broadcast_to(array, [1 if isinstance(size, str) else size for size in each.shape or ()])
-    return Archive(spec, manifest["jax"], tuple(params), tuple(start), functions, code, sources=sources)
+    return found
 
 
 class _Members(dict[str, zipfile.ZipInfo]):
-    """Entries of an archive, keyed by name."""
+    """Entries of an archive, with names as keys."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise ValueError(f"it lacks {name}")

@@ -111,7 +111,7 @@ class CompiledStepper:
         return tuple(self._code)
 
     def ready(self, name: str, device: Any = None) -> Callable[..., Any] | None:
-        """Return a function as machine code that contains the parameters, or None if the file has no such code.
+        """Return a function as machine code that contains the parameters, or None if the file lacks this code.
 
         Args:
             name: the name of the function; for several streams, with the number of streams as suffix.
@@ -315,7 +315,7 @@ class CompiledStepper:
         return list(params)
 
     def _ready_for(self, name: str, arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-        """Return the machine code for a call, or None if there is no code or the call is traced."""
+        """Return the machine code for a call, or None if the file lacks this code or the call is traced."""
         if not self._code or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(arguments)):
             return None
         streams = None if name == "init" else self.spec.batch(arguments[0])
@@ -343,7 +343,7 @@ class CompiledStepper:
         return self._loaded[name]
 
     def exported(self, name: str) -> jax.export.Exported:
-        """Return a function of the file as JAX serialised it, after a check of its operations.
+        """Return a function of the file as JAX serialised it, after a check of the operations.
 
         Raises:
             ModelError: the function cannot be read, does not fit the manifest, or calls code of the host.

@@ -41,7 +41,7 @@ def binarizer(x: Value, *, threshold: float = 0.0) -> Value:
 
 
 def feature_vectorizer(*inputs: Value, inputdimensions: tuple[int, ...] = ()) -> Value:
-    """FeatureVectorizer: the concatenated columns of all inputs, each truncated or zero-padded to its dimension."""
+    """FeatureVectorizer: the concatenated columns of all inputs, each truncated or zero-padded to a dimension."""
     sizes = inputdimensions or tuple(value.shape[-1] for value in inputs)
     if len(sizes) != len(inputs):
         raise ValueError(f"inputdimensions has {len(sizes)} entries for {len(inputs)} inputs")
@@ -77,7 +77,7 @@ def imputer(
 
 
 def normalizer(x: Value, *, norm: str = "MAX") -> Value:
-    """Divide each row by its greatest element (not its magnitude), L1 or L2 norm; a row of norm 0 stays.
+    """Divide each row by the greatest element (not the magnitude), L1 or L2 norm; a row of norm 0 stays.
 
     A constant 0 replaces the root of 0, because the derivative would be infinite.
     """
@@ -125,7 +125,7 @@ def look_up(index: Value, values: np.ndarray, default: np.ndarray) -> Value:
 
 
 def _one_of(**attributes: Any) -> np.ndarray:
-    """Return the single attribute of several that the node has, as an array of its type."""
+    """Return the single attribute of several that the node has, as an array of the right type."""
     present = {name: value for name, value in attributes.items() if value is not None}
     if len(present) != 1:
         raise ValueError(

@@ -213,7 +213,7 @@ def tree_ensemble_classifier(
 
 
 def _before_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the operator without its float64 attributes (``..._as_tensor``)."""
+    """Return the operator without the float64 attributes (``..._as_tensor``)."""
     return earlier(function, *(name for name in inspect.signature(function).parameters if name.endswith("_as_tensor")))
 
 

@@ -2,7 +2,7 @@
 
 Hidden keys get a large negative score (``mask_filter_value``), and not minus infinity, so that a query that sees no key
 weights all keys alike.
-Source of the definitions: ContribOperators.md of ONNX Runtime, and its results.
+Source of the definitions: ContribOperators.md and the results of ONNX Runtime.
 """
 
 from __future__ import annotations

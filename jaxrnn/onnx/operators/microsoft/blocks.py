@@ -2,7 +2,7 @@
 
 Bytes pack integers along the last axis, the first integer in the lowest bits. Constant weights are unpacked while
 tracing, and stay integers: an exported file stores integers of 4 bits from opset 21 on.
-Source of the definitions: ContribOperators.md of ONNX Runtime, and its results.
+Source of the definitions: ContribOperators.md and the results of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def matmul_n_bits(
 ) -> Value:
     """MatMulNBits: a product with weights of 2, 4 or 8 bits, in the type of the first operand.
 
-    ``accuracy_level`` is a hint for engines that quantise the first operand, and changes nothing here.
+    ``accuracy_level`` is a hint for engines that quantise the first operand, and has no effect here.
     """
     if weight_prepacked:
         raise ValueError("the weights have the layout of a device (weight_prepacked); write the file without it")

@@ -1,6 +1,6 @@
 """Fused activations, normalisations and products of the domain ``com.microsoft``.
 
-Source of the definitions: ContribOperators.md of ONNX Runtime, and its results.
+Source of the definitions: ContribOperators.md and the results of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def bias_gelu(a: Value, b: Value) -> Value:
 
 
 def fast_gelu(x: Value, bias: Value = None) -> Value:
-    """FastGelu: Gelu by tanh, of the input or of its sum with a bias."""
+    """FastGelu: Gelu by tanh, of the input or of the sum of input and bias."""
     x = traced(x) if bias is None else traced(x) + traced(bias)
     wide = x.astype(wide_type(x.dtype))
     number = wide.dtype.type
@@ -124,7 +124,7 @@ def skip_simplified_layer_normalization(
 
 
 def _turned(x: Value, last: int, batch: int) -> jax.Array:
-    """Transpose the last two axes of an operand, optionally after moving its first axis before the last."""
+    """Transpose the last two axes of an operand, optionally after moving the first axis before the last."""
     x = traced(x)
     if x.ndim < 2:
         return x
@@ -143,7 +143,7 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Value:
-    """FusedMatMul (and TransposeMatMul, its older name): a scaled product of transposed operands."""
+    """FusedMatMul (earlier called TransposeMatMul): a scaled product of transposed operands."""
     of_one_type(a, b)
     result = product(_turned(a, transA, transBatchA), _turned(b, transB, transBatchB))
     return result if alpha == 1.0 else result * result.dtype.type(alpha)

@@ -29,6 +29,7 @@ from jaxrnn.onnx.operators.quantization import (
     quantize_linear,
     quantized,
     quotient,
+    requantized,
     wide,
 )
 from jaxrnn.onnx.operators.recurrent import checked_lengths, make_cells, visible_layer
@@ -90,8 +91,7 @@ def q_gemm(
     if y_zero_point is None:
         raise ValueError("y_scale is given, but y_zero_point is not")
     factor = quotient(scale, traced(y_scale).reshape(()), np.dtype(np.float32))
-    scaled = product.astype(jnp.float32) * factor
-    return quantized(scaled, wide(y_zero_point).reshape(()), dtype_of(y_zero_point))
+    return requantized(product, factor, traced(y_zero_point).reshape(()))
 
 
 _FLOAT = np.dtype(np.float32)
@@ -139,7 +139,7 @@ def _product(a: jax.Array, b: jax.Array, scales: Sequence[jax.Array], zeros: Seq
 
 
 def _function(x: Value, scales: tuple[Value, Value], zeros: tuple[Value, Value], of: Callable[[jax.Array], jax.Array]):
-    """Apply a function of floats to quantised values, by a table of its results."""
+    """Apply a function of floats to quantised values, by a table of results."""
     x = traced(x)
     low = jnp.iinfo(x.dtype).min
     steps = jnp.arange(low, low + 256, dtype=jnp.int32)
@@ -276,7 +276,7 @@ class QuantizedMatrix:
             self.steps = self.steps - wide(zero_point)
 
     def times(self, x: jax.Array) -> jax.Array:
-        """Return ``x @ self`` for an x that is quantised over its whole range: ``[..., rows] -> [..., 4 * hidden]``."""
+        """Return ``x @ self`` for an x that is quantised over the whole range: ``[..., rows] -> [..., 4 * hidden]``."""
         quantized, scale, zero_point = dynamic_quantize_linear(x)
         product = jnp.matmul(wide(quantized) - wide(zero_point), self.steps)
         return product.astype(x.dtype) * (scale * self.scale)
