@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -123,7 +124,8 @@ def fit(
 
     Warns:
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
-            filterbank).
+            filterbank). A training resumes on recordings in a store, which may have changed. Sounds are to be logged,
+            but there are no validation examples.
     """
     network: Any = check_model(model)  # a waveform has the functions of a model
     check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")
@@ -246,6 +248,13 @@ def _resume(state: TrainState, placement: Placement, folder: Folder, progress: b
         raise TrainingError(
             f"the checkpoints in {folder.path} are of another training: {first_of(differing)}. "
             "Choose another folder, or the same settings"
+        )
+    data = state.settings.get("data")
+    if isinstance(data, dict) and "unknown_contents" in data:
+        warnings.warn(
+            f"the contents of {data['unknown_contents']} recordings in a store are unknown, and may differ from those before the "
+            "interruption: only names and listed sizes were compared",
+            stacklevel=3,
         )
     state.restore(snapshot, placement)
     announce(f"Resumed from update {state.step}", progress is not False)
