@@ -157,7 +157,7 @@ class _TensorBoard(Callback):
     def begin(self, training: Running) -> None:
         if self.sounds and next(training.examples(1), None) is None:
             warnings.warn(
-                f"no sounds are logged, because there are no validation examples: give `validation`, or `sounds=0`",
+                "no sounds are logged, because there are no validation examples: give `validation`, or `sounds=0`",
                 stacklevel=2,
             )
         self.log = self.opened(training)

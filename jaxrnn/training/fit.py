@@ -252,8 +252,8 @@ def _resume(state: TrainState, placement: Placement, folder: Folder, progress: b
     data = state.settings.get("data")
     if isinstance(data, dict) and "unknown_contents" in data:
         warnings.warn(
-            f"the contents of {data['unknown_contents']} recordings in a store are unknown, and may differ from those before the "
-            "interruption: only names and listed sizes were compared",
+            f"the contents of {data['unknown_contents']} recordings in a store are unknown, and may differ from those "
+            "before the interruption: only names and listed sizes were compared",
             stacklevel=3,
         )
     state.restore(snapshot, placement)
