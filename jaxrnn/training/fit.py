@@ -34,15 +34,7 @@ from jaxrnn.training.examples import make_source
 from jaxrnn.training.layout import check_model, make_layout
 from jaxrnn.training.loop import TrainingLoop, announce
 from jaxrnn.training.optimizers import Optimizer
-from jaxrnn.training.options import (
-    SEQUENCES,
-    Checkpoints,
-    Function,
-    Sequences,
-    Validation,
-    check_end,
-    check_functions,
-)
+from jaxrnn.training.options import SEQUENCES, Checkpoints, Function, Sequences, Validation, check_end, check_functions
 from jaxrnn.training.parameters import start_values, trained_names, warn_of_buffers
 from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.train_state import TrainState

@@ -14,15 +14,7 @@ from jaxrnn._files.messages import near
 from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, columns_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
-from jaxrnn.evaluation.metrics.protocol import (
-    Accumulator,
-    Column,
-    Metric,
-    NoValueError,
-    Pool,
-    of_recording,
-    over_whole,
-)
+from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool, of_recording, over_whole
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
 from jaxrnn.evaluation.systems import System
 from jaxrnn.settings.functions import check_options, lookup

@@ -139,12 +139,7 @@ def histogram(data: PlotData, label: str, unit: str, systems: Mapping[str, str],
 
 
 def scatter(
-    data: PlotData,
-    title: str,
-    across: tuple[str, str],
-    up: tuple[str, str],
-    *,
-    diagonal: bool = False,
+    data: PlotData, title: str, across: tuple[str, str], up: tuple[str, str], *, diagonal: bool = False
 ) -> Plot | None:
     """Draw two columns against each other, with a point per file; None for fewer than two files with both values.
 
