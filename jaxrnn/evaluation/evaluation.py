@@ -203,6 +203,20 @@ def _fingerprint(corpus: Sequence[Item]) -> dict[str, Any]:
     return {"recordings": len(corpus), "sha256": digest.hexdigest()}
 
 
+def make_evaluator(
+    system: System | Callable[[], System],
+    metrics: Sequence[Metric] | Callable[[], Sequence[Metric]],
+    *,
+    batch: int,
+    chunk: float,
+    out: Location | None,
+) -> Evaluator:
+    """Make the evaluator of a worker, which writes the outputs to a folder of results unless ``out`` is None."""
+    made = system() if callable(system) else system
+    judges = metrics() if callable(metrics) else metrics
+    return Evaluator(made, judges, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
+
+
 def evaluate(
     system: System | Callable[[], System],
     corpus: Sequence[Item],
@@ -262,18 +276,12 @@ def evaluate(
     pool = None
     if workers is not None:
         workers = Workers(workers) if isinstance(workers, int) else workers
-        pool = WorkerPool(workers, functools.partial(_evaluator, system, built, batch, chunk, out if keep else None))
+        make = functools.partial(make_evaluator, system, built, batch=batch, chunk=chunk, out=out if keep else None)
+        pool = WorkerPool(workers, make)
     options: Any = {"facts": facts, "batch": batch, "chunk": chunk, "keep": keep, "computing": pool}
     made = system() if callable(system) else system
     evaluation = Evaluation(made, corpus, built, out, slices=slices, title=title, main=main, **options)
     return evaluation.conclude(run(evaluation, progress), baseline)
-
-
-def _evaluator(
-    system: System | Callable[[], System], metrics: Sequence[Metric], batch: int, chunk: float, out: Location | None
-) -> Evaluator:
-    made = system() if callable(system) else system
-    return Evaluator(made, metrics, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
 
 
 def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
