@@ -33,7 +33,7 @@ from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, 
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """A file: the model (None if compiled), the stepper (None for a model to stream), and the parameters."""
+    """A file: the model (None if compiled), the stepper (None if the model is to be streamed), and the parameters."""
 
     model: Model | None
     stepper: Stepper | None

@@ -116,7 +116,7 @@ class Evaluation:
 
         Args:
             units: the units in order; by default all units.
-            watch: a function that is called with each finished unit and its rows.
+            watch: a function that is called with each finished unit and the rows of the unit.
 
         Raises:
             InputError: a different process uses this folder, the folder has results of other versions or devices, or
@@ -153,7 +153,7 @@ class Evaluation:
         """Write ``results.parquet`` and ``results.json`` of the finished units.
 
         Args:
-            slices: columns to group results by; by default those of the evaluation.
+            slices: columns to group results by; by default the slices of the evaluation.
 
         Raises:
             InputError: a column of ``slices`` does not exist, or the folder cannot be written.
@@ -287,7 +287,7 @@ def evaluate(
 def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
     """Compute the unfinished units with a progress bar, by default if standard error is a terminal.
 
-    The returned times are those of the newly computed units.
+    The returned times leave out units that were finished before.
     """
     units, computing = evaluation.units, evaluation.computing
     finished = evaluation.parts.finished()

@@ -69,7 +69,7 @@ class Results:
             ``summary``, statistics by column; ``corpus``, by metric that counts, the ``values`` over all recordings, by
             column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list of slices,
             each with a ``label`` and the same entries, without curves.
-        pools: a dict from each metric that counts to its pool.
+        pools: a dict from the name of each metric that counts to the pool.
         counted: the ids of recordings and their counts, in any order; None without counts.
         outputs: the folder of outputs; None if outputs were not kept.
     """

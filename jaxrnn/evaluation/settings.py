@@ -161,7 +161,7 @@ File = SettingsFile[EvaluationSettings]
 
 
 def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> Evaluation:
-    """Read a settings file, and load its models and metrics.
+    """Read a settings file, and load the models and metrics.
 
     ``overrides`` replace values of the file. ``workers`` sets the number and the place of workers, and the file sets
     the resources; by default, this process computes.

@@ -226,7 +226,7 @@ class _Steps:
 
 
 def _low_precision(dtype: str, low: _Steps, full: _Steps, seed: int) -> LowPrecision:
-    """Compare a step in a compute dtype with full precision, each with a state of its own, over the same inputs."""
+    """Compare a step in a compute dtype with full precision over the same inputs, each with a separate state."""
     sample = full.draw(seed)
     inputs = sample.inputs
     errors: dict[str, list[np.ndarray]] = defaultdict(list)

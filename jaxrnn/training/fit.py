@@ -82,7 +82,7 @@ def fit(
         model: The model, or a `jaxrnn.audio.Waveform` of a single model, which is trained from waveform to waveform.
         data: A sequence of examples, shuffled in each epoch, or a function that draws an example from a NumPy
             generator. Both run in a background thread.
-        loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: outputs and arrays by name, and
+        loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: dicts of outputs and of arrays, and
             ``bool[frames]``. An update reduces the mean over the examples of a batch.
         steps: Number of updates. Give either ``steps`` or ``epochs``.
         epochs: Number of passes over the data.
@@ -90,7 +90,7 @@ def fit(
         optimizer: The name of an optax optimizer, an ``optax.GradientTransformation``, or an `Optimizer`, which also
             selects parameters. The default is adam for all parameters. A line search gets the loss of the batch.
         sequences: Time axis, chunks and padding of sequences.
-        metrics: Further functions like the loss, by name, measured on the validation examples, or else on the batches.
+        metrics: A dict of further functions like the loss, measured on the validation examples, or else on the batches.
         validation: A sequence of examples, or a `Validation`, which also sets the interval and early stopping.
         checkpoints: A folder for checkpoints, or a `Checkpoints`. A training resumes from the newest checkpoint.
         params: Initial parameters, by default from the file.
@@ -99,8 +99,8 @@ def fit(
         dtype: Compute dtype, as in `Model.apply`. Trained parameters stay in the types of the file.
         seed: The random seed.
         progress: True to show a progress bar on standard error; by default if standard error is a terminal.
-        callbacks: Objects that watch the training, such as those of `jaxrnn.training.logs`. With a folder of
-            checkpoints, its file ``history.jsonl`` always has the history.
+        callbacks: Objects that watch the training, such as loggers of `jaxrnn.training.logs`. A folder of
+            checkpoints always has the history in the file ``history.jsonl``.
 
     Returns:
         Parameters and history.
@@ -261,8 +261,8 @@ class Fitted:
             from the last update.
         last_params: The parameters after the last update.
         history: One dict per update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``param_norm``,
-            ``learning_rate`` if known, ``seconds`` of training without pauses between runs, metrics by name, and after
-            a validation ``validation_loss`` and ``validation_NAME``.
+            ``learning_rate`` if the optimizer keeps it, ``seconds`` of training without pauses between runs, metrics,
+            and after a validation ``validation_loss`` and ``validation_NAME``.
         step: Number of updates.
         best_step: The update after which `params` were taken.
         stopped: ``"steps"`` for the requested end, or ``"patience"`` for early stopping.

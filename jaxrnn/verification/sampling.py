@@ -278,7 +278,7 @@ def integer_ranges(model: Any, dims: Mapping[str, int], inputs: Mapping[str, Any
     """Return the numbers that integer inputs of a model take, at these sizes of open dimensions.
 
     Inputs are followed through casts and moves of elements to the operators that use them: positions on an axis,
-    lengths of sequences, and comparisons with known numbers, as in a mask. Inputs without such a use are left out.
+    lengths of sequences, and comparisons with constants, as in a mask. Inputs without such a use are left out.
     """
     missing = [info for info in model.inputs if info.name not in (inputs or {}) and info.shape is not None]
     if not any(info.dtype is not None and info.dtype.kind in "iu" for info in missing):
