@@ -9,15 +9,17 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from jaxrnn._files.messages import near
-from jaxrnn._files.progress import progress_bar
-from jaxrnn._files.stores import Location, location
-from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
+from jaxrnn._files.progress import note, progress_bar
+from jaxrnn._files.stores import Location, Url, content_of, location
+from jaxrnn.audio.corpus import BLOCK, COLUMNS, PLACE, THREADS, Item, checked, columns_of, probe
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
@@ -125,6 +127,11 @@ class Evaluation:
         counts = [metric.pool.key for metric in self.metrics if metric.pool is not None]
         with self.parts.writing():
             finished = self.parts.finished()
+            if finished and (far := sum(isinstance(item.path, Url) for item in self.corpus)):
+                note(
+                    f"the contents of {far:,} recordings in a store are unknown: finished units are kept, even if "
+                    "recordings have changed without a change of length"
+                )
             if len(finished) == len(self.units) and self.parts.environment is not None:
                 return
             try:
@@ -197,9 +204,15 @@ class Evaluation:
 
 def _fingerprint(corpus: Sequence[Item]) -> dict[str, Any]:
     digest = hashlib.sha256()
-    for item in corpus:
-        line = [item.id, str(item.path), str(item.reference), dict(item.columns)]
-        digest.update(json.dumps(line, sort_keys=True, default=str).encode() + b"\n")
+    with ThreadPoolExecutor(THREADS) as threads:
+        for start in range(0, len(corpus), BLOCK):
+            items = corpus[start : start + BLOCK]
+            for item in items:
+                line = [item.id, str(item.path), str(item.reference), dict(item.columns)]
+                digest.update(json.dumps(line, sort_keys=True, default=str).encode() + b"\n")
+            files = [path for item in items for path in (item.path, item.reference) if isinstance(path, Path)]
+            for content in threads.map(content_of, files):
+                digest.update(content)
     return {"recordings": len(corpus), "sha256": digest.hexdigest()}
 
 

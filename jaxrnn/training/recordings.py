@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import Location, Url, check_regular, files_below, location
+from jaxrnn._files.stores import Location, Url, content_of, files_below, location
 from jaxrnn.audio.recordings import SAMPLES, open_recording
 from jaxrnn.audio.sounds import SOUNDS, check_rate
 from jaxrnn.errors import InputError, check_count
@@ -33,8 +32,6 @@ AUDIBLE, TRIES = 1e-3, 100
 MAX_SAMPLES = 2**26
 #: The longest impulse response in seconds, and the largest level or ratio.
 MAX_RESPONSE, MAX_DECIBELS = 60, 200
-#: Bytes at the beginning and at the end of a file that identify the content.
-EDGE = 2**14
 
 
 @short_repr
@@ -115,7 +112,7 @@ class Mixtures:
         for kind, sounds in self._sounds.items():
             digest = hashlib.blake2b(digest_size=8)
             for path in sounds:
-                digest.update(_content_of(path))
+                digest.update(content_of(path))
             facts[kind] = f"{len(sounds)} sounds {digest.hexdigest()}"
         unread = sum(isinstance(path, Url) for sounds in self._sounds.values() for path in sounds)
         return facts | ({"unknown_contents": unread} if unread else {})
@@ -203,20 +200,6 @@ def _sounds_in(kind: str, places: Sounds | None) -> list[Location]:
             raise InputError(f"`{kind}`: {place} has {'other files than' if sounds else 'no'} sounds ({LISTED})")
         found += sounds
     return found
-
-
-def _content_of(path: Location) -> bytes:
-    """Return the name and the size of a recording, and for a file on this machine the first and the last bytes."""
-    if isinstance(path, Url):
-        return f"{path.name} {path.known_size}\n".encode()
-    try:
-        with check_regular(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            first = file.read(EDGE)
-            file.seek(max(0, size - EDGE))
-            return f"{path.name} {size}\n".encode() + first + file.read(EDGE)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _amplitude(sound: np.ndarray) -> float:
