@@ -270,6 +270,20 @@ def test_no_units_are_none(done, tmp_path):
     assert not evaluation.parts.finished()
 
 
+def test_other_recordings_of_equal_names_and_lengths_are_another_corpus(tmp_path):
+    make_corpus(tmp_path, LENGTHS)
+    evaluation_of(tmp_path).run(evaluation_of(tmp_path).units[:1])
+    (tmp_path / "noisy" / "f00.wav").touch()
+    assert evaluation_of(tmp_path).parts.finished() == {0}
+    for kind in ("noisy", "clean"):
+        path = tmp_path / kind / "f00.wav"
+        before = path.read_bytes()
+        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        check_refused(InputError, "another evaluation, which differs in corpus", evaluation_of, tmp_path)
+        path.write_bytes(before)
+    assert evaluation_of(tmp_path).parts.finished() == {0}
+
+
 def test_a_corrupt_recording_is_one_row_and_changes_no_other(done, tmp_path):
     """Torn in its middle, so that it is found out only while it is read, among others of its unit."""
     _, rows, found = done
@@ -363,7 +377,7 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
     begun = evaluation_of(tmp_path)
     begun.run(begun.units[:1])
     soundfile.write(tmp_path / "noisy" / "f03.wav", sound(8001), RATE)
-    check_refused(InputError, "differs in lengths of recordings", evaluation_of, tmp_path)
+    check_refused(InputError, "differs in corpus, lengths of recordings", evaluation_of, tmp_path)
     assert evaluation_of(folder).rows() == rows
 
 

@@ -184,7 +184,7 @@ def local(tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_an_evaluation_in_a_store_is_the_one_on_disk_to_the_last_byte(local, tmp_path):
+def test_an_evaluation_in_a_store_is_the_one_on_disk_to_the_last_byte(local, tmp_path, capsys):
     url = new_bucket() / "data"
     for kind in ("noisy", "clean"):
         upload(local / kind, url / kind)
@@ -202,7 +202,9 @@ def test_an_evaluation_in_a_store_is_the_one_on_disk_to_the_last_byte(local, tmp
     assert results.output("f03") == url / "out" / "outputs" / "f03.wav"
     # Nothing is left to do, and a folder of something else is refused.
     before = contents(url / "out")
+    assert "unknown" not in capsys.readouterr().err
     run_config(tmp_path, text)
+    assert "the contents of 10 recordings in a store are unknown: finished units are kept" in capsys.readouterr().err
     assert contents(url / "out") == before
     with pytest.raises(InputError, match="holds the results of another evaluation, which differs in batch"):
         run_config(tmp_path, text.replace("batch: 4", "batch: 2"))

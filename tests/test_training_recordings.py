@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import re
+import shutil
 import sys
 import types
 
@@ -18,6 +20,7 @@ from click.testing import CliRunner
 from onnx import helper
 from refusals import check_refused
 from small_models import graph_of, make_model
+from stores import new_bucket, upload
 from training_cases import examples, mean_square, recurrent_model, same
 
 import jaxrnn
@@ -212,6 +215,34 @@ def test_a_settings_file_trains_on_folders_and_resumes(folder, tmp_path):
     assert "are of another training: data.noise is" in said
 
 
+def test_other_recordings_with_equal_names_are_noticed(folder, tmp_path):
+    """A resumed training has the same contents, or says that the contents are unknown."""
+    shutil.copytree(folder / "noise", tmp_path / "noise")
+    draw = functools.partial(mixtures, folder, noise=tmp_path / "noise")
+    before, file = draw().identity, tmp_path / "noise" / "0.wav"
+    content = file.read_bytes()
+    file.touch()
+    assert draw().identity == before, "a copy has another time"
+    for place in (60, len(content) - 1):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert draw().identity["noise"] != before["noise"], place
+    file.write_bytes(content[:-4])
+    assert draw().identity["noise"] != before["noise"]
+    file.unlink()
+    model, data, store = recurrent_model("time"), examples([4] * 4), upload(folder / "noise", new_bucket() / "noise")
+
+    class Drawn(list):
+        identity = draw(noise=store).identity
+
+    assert Drawn.identity["unknown_contents"] == 2
+    train = functools.partial(
+        fit, model, Drawn(data), mean_square, batch_size=2, checkpoints=tmp_path / "run", progress=False
+    )
+    train(steps=1)
+    with pytest.warns(UserWarning, match="the contents of 2 recordings in a store are unknown"):
+        assert train(steps=2).resumed_from == 1
+
+
 def test_options_of_the_command_are_keys(folder, tmp_path):
     """``--stft`` and its options are the key ``stft``."""
     path = settings_of(folder, tmp_path, stft=None, steps=1, validation=None, checkpoints=None, log=None)
@@ -375,6 +406,10 @@ def test_logs_of_other_packages(tmp_path, monkeypatch):
         log.update(record, running)
         log.end()
     board, run = made
+    alone = jaxrnn.training.Running(history, dict, lambda count: iter(()))
+    for log in logs(["tensorboard", "wandb"], tmp_path, sounds=1)[:2]:
+        with pytest.warns(UserWarning, match="no sounds are logged, because there are no validation examples"):
+            log.begin(alone)
     assert board.opened == ((str(tmp_path / "tensorboard"),), {"purge_step": 3})
     names = [f"example_0/{name}" for name in ("samples", "clean_0", "clean_1")]
     assert sorted(map(str, board.calls[:2])) == ["(3, 'loss', 0.5)", "(3, 'validation/loss', 0.25)"]

@@ -39,6 +39,8 @@ ROOT = 3
 HEAD, BLOCK = 2**14, 2**19
 #: Blocks of an object that are kept in memory. Four concurrent readers of a block each use nine in two rounds.
 KEPT = 10
+#: Bytes at the beginning and at the end of a file that identify the content.
+EDGE = 2**14
 #: Concurrent requests.
 REQUESTS = 32
 
@@ -471,6 +473,22 @@ def check_regular(path: str | os.PathLike[str], most: int | None = None) -> Path
     if most is not None and found.st_size > most:
         raise OSError(errno.EFBIG, too_large(found.st_size, most))
     return path
+
+
+def content_of(path: Location) -> bytes:
+    """Return a digest of the name and the size of a file, and of the first and the last `EDGE` bytes.
+
+    Objects in a store and unreadable files are not read: the digest has the name, and the size from a listing.
+    """
+    if isinstance(path, Url):
+        return hashlib.sha256(f"{path.name}/{path.known_size}".encode()).digest()
+    digest = hashlib.sha256(os.fsencode(path.name))
+    with contextlib.suppress(OSError), check_regular(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(f"/{size}/".encode() + file.read(EDGE))
+        file.seek(max(0, size - EDGE))
+        digest.update(file.read(EDGE))
+    return digest.digest()
 
 
 def check_replaceable(path: Path) -> None:

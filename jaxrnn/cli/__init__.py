@@ -32,15 +32,12 @@ from jaxrnn.errors import JaxrnnError
 #: Each subcommand: its module and attribute, and its line in ``jaxrnn --help``.
 COMMANDS = {
     "inspect": ("jaxrnn.cli.inspect:inspect", "Show the content of an ONNX file, and the nodes that cannot run."),
-    "card": ("jaxrnn.cli.card:card", "Write the model card of an ONNX file."),
+    "card": ("jaxrnn.cli.inspect:card", "Write the model card of an ONNX file."),
     "run": ("jaxrnn.cli.run:run", "Run a model on arrays from files, or on random arrays."),
     "verify": ("jaxrnn.cli.verify:verify", "Compare a model's outputs with those of another engine."),
     "stream": ("jaxrnn.cli.stream:stream", "Run a model over recordings in steps or pulses, and time them."),
     "profile": ("jaxrnn.cli.profile:profile", "Show the time of a model by node or by region."),
-    "compile": (
-        "jaxrnn.cli.compile:compile_",
-        "Write a model's step and scan to a file that runs without ONNX.",
-    ),
+    "compile": ("jaxrnn.cli.compile:compile_", "Write a model's step and scan to a file that runs without ONNX."),
     "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, with a file of settings."),
     "export": ("jaxrnn.cli.export:export", "Write an ONNX file: a stream, a step, or trained parameters."),
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),

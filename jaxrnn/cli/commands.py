@@ -49,7 +49,7 @@ class Choice(click.Choice):
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a type and a docstring do not tell about an option; part of an annotation.
+    """Details of an option beside the type and the docstring; part of an annotation.
 
     ``names`` replace the name of the parameter, ``parse`` converts the value that click returns, ``text`` follows the
     description, and a ``positional`` option is an argument of the command.
@@ -73,8 +73,8 @@ class Given(dict[str, Any]):
 class Taken:
     """Options that are arguments of a Python function, by the name ``module:function``; the type is `Given`.
 
-    Types, defaults and descriptions are those of the function, with ``prefix`` before optional arguments. A description
-    in the docstring of the command, for an argument whose description has words of Python, comes first.
+    Types, defaults and descriptions are read from the function, with ``prefix`` before descriptions of optional
+    arguments. The docstring of the command replaces descriptions that have words of Python.
     """
 
     def __init__(self, function: str, *, prefix: str = "", **details: Option):
@@ -121,7 +121,7 @@ def command(function: Callable[..., Any]) -> click.Command:
 
 
 def _made(make: Callable[..., Any], arguments: Iterator[Argument], texts: Mapping[str, str]) -> _Made:
-    """Return what click needs for a callable; descriptions in ``texts``, those of the command, come first."""
+    """Return the parameters of click for a callable; descriptions of the command, in ``texts``, come first."""
     parameters: list[click.Parameter] = []
     parts: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
     for each in arguments:
@@ -152,7 +152,7 @@ def _signature(make: Callable[..., Any]) -> Iterator[Argument]:
 
 
 def _plain(hint: Any) -> tuple[Any, list[Any]]:
-    """Return a type without None, and the details in its annotations."""
+    """Return a type without None, and the details in the annotations of the type."""
     if typing.get_origin(hint) is typing.Annotated:
         kind, details = _plain(hint.__origin__)
         return kind, [*details, *hint.__metadata__]

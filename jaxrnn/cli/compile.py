@@ -83,14 +83,7 @@ def compile_(
             stepper = model
         else:
             stepper, dims = pulses.stream(model, dims), {}
-        save_compiled(
-            stepper,
-            written,
-            params=model.params,
-            dims=dims,
-            label=file.path.name,
-            **options,
-        )
+        save_compiled(stepper, written, params=model.params, dims=dims, label=file.path.name, **options)
         compiled = load_compiled(written, native=native)
         here = jax.default_backend()
         # JAX calls both kinds of graphics processor "gpu".

@@ -185,7 +185,7 @@ def export(
 
 
 def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, Any]:
-    """Check the options of a LiteRT file, and return its types."""
+    """Check the options of a LiteRT file, and return the options with the types of the file."""
     given = {f"--{name.replace('_', '-')}": options.get(name) for name in _OF_ONNX}
     refuse(given, "is for ONNX files, not for LiteRT")
     refuse({"--flush": flush}, f"is for ONNX files: for LiteRT, {output.name} has the flush as a signature")

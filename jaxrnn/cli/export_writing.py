@@ -15,18 +15,7 @@ from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn._files.writing import scratch
 from jaxrnn.cli.errors import MISMATCH, MismatchError
 from jaxrnn.cli.options import InputFiles, ModelFile, ParamsOptions, read_recordings
-from jaxrnn.cli.output import (
-    COMPARED,
-    Block,
-    Table,
-    TextLine,
-    busy,
-    fields,
-    past_line,
-    show,
-    text_of,
-    verdict,
-)
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError, ModelError

@@ -199,7 +199,7 @@ class InputFiles:
 
     @cached_property
     def _read(self) -> tuple[dict[str, np.ndarray], np.ndarray | None, int | None]:
-        """The arrays by name, the samples of a sound file without the name of an input, and the rate of sound files."""
+        """A dict of arrays, the samples of a sound file without the name of an input, and the rate of sound files."""
         from jaxrnn.audio.sounds import read_sound
 
         rates, expected = set[int](), _expected_rates()
@@ -247,7 +247,7 @@ class InputFiles:
         return bool(self.input) or self.inputs is not None
 
     def of(self, specs: Sequence[ArraySpec]) -> dict[str, np.ndarray]:
-        """Return arrays by name in the types of the inputs; sound without a name is the only input that is left."""
+        """Return a dict of arrays in the types of the inputs; sound without a name is the only input that is left."""
         from jaxrnn.onnx.graph import is_batch_name
         from jaxrnn.verification.sampling import restore_types
 
@@ -291,7 +291,7 @@ def _is_sound(path: Path) -> bool:
 
 
 def _expected_rates() -> dict[str, float]:
-    """Return the samples per second that the command has been told, by the option that told them."""
+    """Return a dict from options to the samples per second that the options give."""
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.params
     fixed = {name: value for name, value in (given.get("static") or {}).items() if name in ("sr", "sample_rate")}

@@ -126,7 +126,7 @@ class PulseOptions:
 
     @property
     def time(self) -> str | None:
-        """The dimension of the stream that is time; None for a model in steps."""
+        """The dimension of the stream that is time; None if the model runs in steps."""
         return "samples" if self.sound else self.symbol
 
     @property

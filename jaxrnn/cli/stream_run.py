@@ -15,17 +15,7 @@ import numpy as np
 from jaxrnn._files.messages import as_json, bytes_of, near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cli.options import ModelFile, RandomInputs
-from jaxrnn.cli.output import (
-    COMPARED,
-    Block,
-    Table,
-    TextLine,
-    fields,
-    past_line,
-    random_line,
-    text_of,
-    verdict,
-)
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, past_line, random_line, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps
 from jaxrnn.cli.verify import difference
 from jaxrnn.errors import InputError
@@ -38,19 +28,12 @@ from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import StepSpec, milliseconds
 from jaxrnn.verification.running import Check, checks_agree
-from jaxrnn.verification.sampling import (
-    Sample,
-    inside_domain,
-    integer_ranges,
-    random_arrays,
-    random_inputs,
-    symbols_of,
-)
+from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, random_arrays, random_inputs, symbols_of
 
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """A file: the model (None if compiled), the stepper (None for a model to stream), and the parameters."""
+    """A file: the model (None if compiled), the stepper (None if the model is to be streamed), and the parameters."""
 
     model: Model | None
     stepper: Stepper | None

@@ -23,8 +23,7 @@ def verify(
     file: StatelessFile,
     given: ManyInputs,
     options: Annotated[
-        Given,
-        Taken("jaxrnn.verification:verify", atol=_TOLERANCE, rtol=_TOLERANCE, engine=Option(), nodes=Option()),
+        Given, Taken("jaxrnn.verification:verify", atol=_TOLERANCE, rtol=_TOLERANCE, engine=Option(), nodes=Option())
     ],
     outputs: Annotated[Path, Option(metavar="X.npz")] | None = None,
 ) -> None:

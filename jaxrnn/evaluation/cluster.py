@@ -1,8 +1,8 @@
 """Workers that compute units in other processes: processes of this machine, or tasks of Ray on a cluster.
 
-Both kinds run the function `compute_unit`, and answer with futures of `concurrent.futures`. If a worker dies, its units
-are computed again: alone, if several units in flight may have brought the worker down. If a unit brings down several
-workers, the recordings become rows with errors.
+Both kinds run the function `compute_unit`, and answer with futures of `concurrent.futures`. If a worker dies, the units
+in flight are computed again, separately if any of several units may have brought the worker down. If a unit brings down
+several workers, the recordings become rows with errors.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Workers:
 
     Attributes:
         count: the number of workers; None to fill the cluster as it is at the start.
-        address: the address of a Ray cluster, ``"auto"`` for the cluster of this machine; None for processes of this
+        address: the address of a Ray cluster, ``"auto"`` for the cluster of this machine; None to use processes of this
             machine, without Ray.
         cpus: CPUs per worker.
         gpus: GPUs per worker, or a share of a GPU.
-        tries: workers that a unit may bring down before its recordings become rows with errors.
+        tries: workers that a unit may bring down before the recordings of the unit become rows with errors.
     """
 
     count: int | None = None
@@ -94,7 +94,7 @@ def _evaluator(make: bytes, version: str, workers: Workers) -> tuple[Evaluator, 
 
 
 class LostWorkerError(Exception):
-    """A worker has died: by its unit, or with the machine."""
+    """A worker has died, because of a unit or of the machine."""
 
     def __init__(self, said: object, *, by_unit: bool = True):
         super().__init__(str(said))
@@ -168,7 +168,7 @@ def _begin_process(alive: Any, number: Any, gpus: float) -> None:
 
 
 def gpus_of(place: int, gpus: float, visible: str | None) -> str:
-    """Return the GPUs of a worker of this machine, of the visible GPUs: several, or the one of which it has a share.
+    """Return the GPUs of a worker of this machine, among the visible GPUs: several GPUs, or a GPU that workers share.
 
     A worker without a GPU computes on CPUs, and then differs from the first worker, which ends the run.
     """
@@ -294,7 +294,7 @@ class WorkerPool:
         self._exit.close()
 
     def _prepared(self) -> dict[str, Any]:
-        """Start a worker, and return its versions and devices."""
+        """Start a worker, and return the versions and devices of the worker."""
         began, tries = time.monotonic(), self._workers.tries
         while True:
             try:

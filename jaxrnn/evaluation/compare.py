@@ -73,7 +73,10 @@ def compare(
     Raises:
         InputError: the corpora differ, the systems have no common metric, or a folder has no results.
     """
-    results = [_results(first), _results(second)]
+    results = [
+        each if isinstance(each, Results) else dataclasses.replace(read_results(each), name=str(each))
+        for each in (first, second)
+    ]
     names = results[0].name, results[1].name
     known = [{column.name: column for column in each.columns} for each in results]
     common = [column for name, column in known[1].items() if name in known[0]]
@@ -116,12 +119,6 @@ def compare(
         },
         corpus=_corpus(*results),
     )
-
-
-def _results(results: Location | str | Results) -> Results:
-    if isinstance(results, Results):
-        return results
-    return dataclasses.replace(read_results(results), name=str(results))
 
 
 def _corpus(first: Results, second: Results) -> dict[str, tuple[CorpusDifference, ...]]:

@@ -9,15 +9,17 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from jaxrnn._files.messages import near
-from jaxrnn._files.progress import progress_bar
-from jaxrnn._files.stores import Location, location
-from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
+from jaxrnn._files.progress import note, progress_bar
+from jaxrnn._files.stores import Location, Url, content_of, location
+from jaxrnn.audio.corpus import BLOCK, COLUMNS, PLACE, THREADS, Item, checked, columns_of, probe
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
@@ -116,7 +118,7 @@ class Evaluation:
 
         Args:
             units: the units in order; by default all units.
-            watch: a function that is called with each finished unit and its rows.
+            watch: a function that is called with each finished unit and the rows of the unit.
 
         Raises:
             InputError: a different process uses this folder, the folder has results of other versions or devices, or
@@ -125,6 +127,11 @@ class Evaluation:
         counts = [metric.pool.key for metric in self.metrics if metric.pool is not None]
         with self.parts.writing():
             finished = self.parts.finished()
+            if finished and (far := sum(isinstance(item.path, Url) for item in self.corpus)):
+                note(
+                    f"the contents of {far:,} recordings in a store are unknown: finished units are kept, even if "
+                    "recordings have changed without a change of length"
+                )
             if len(finished) == len(self.units) and self.parts.environment is not None:
                 return
             try:
@@ -153,7 +160,7 @@ class Evaluation:
         """Write ``results.parquet`` and ``results.json`` of the finished units.
 
         Args:
-            slices: columns to group results by; by default those of the evaluation.
+            slices: columns to group results by; by default the slices of the evaluation.
 
         Raises:
             InputError: a column of ``slices`` does not exist, or the folder cannot be written.
@@ -197,10 +204,30 @@ class Evaluation:
 
 def _fingerprint(corpus: Sequence[Item]) -> dict[str, Any]:
     digest = hashlib.sha256()
-    for item in corpus:
-        line = [item.id, str(item.path), str(item.reference), dict(item.columns)]
-        digest.update(json.dumps(line, sort_keys=True, default=str).encode() + b"\n")
+    with ThreadPoolExecutor(THREADS) as threads:
+        for start in range(0, len(corpus), BLOCK):
+            items = corpus[start : start + BLOCK]
+            for item in items:
+                line = [item.id, str(item.path), str(item.reference), dict(item.columns)]
+                digest.update(json.dumps(line, sort_keys=True, default=str).encode() + b"\n")
+            files = [path for item in items for path in (item.path, item.reference) if isinstance(path, Path)]
+            for content in threads.map(content_of, files):
+                digest.update(content)
     return {"recordings": len(corpus), "sha256": digest.hexdigest()}
+
+
+def make_evaluator(
+    system: System | Callable[[], System],
+    metrics: Sequence[Metric] | Callable[[], Sequence[Metric]],
+    *,
+    batch: int,
+    chunk: float,
+    out: Location | None,
+) -> Evaluator:
+    """Make the evaluator of a worker, which writes the outputs to a folder of results unless ``out`` is None."""
+    made = system() if callable(system) else system
+    judges = metrics() if callable(metrics) else metrics
+    return Evaluator(made, judges, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
 
 
 def evaluate(
@@ -262,24 +289,18 @@ def evaluate(
     pool = None
     if workers is not None:
         workers = Workers(workers) if isinstance(workers, int) else workers
-        pool = WorkerPool(workers, functools.partial(_evaluator, system, built, batch, chunk, out if keep else None))
+        make = functools.partial(make_evaluator, system, built, batch=batch, chunk=chunk, out=out if keep else None)
+        pool = WorkerPool(workers, make)
     options: Any = {"facts": facts, "batch": batch, "chunk": chunk, "keep": keep, "computing": pool}
     made = system() if callable(system) else system
     evaluation = Evaluation(made, corpus, built, out, slices=slices, title=title, main=main, **options)
     return evaluation.conclude(run(evaluation, progress), baseline)
 
 
-def _evaluator(
-    system: System | Callable[[], System], metrics: Sequence[Metric], batch: int, chunk: float, out: Location | None
-) -> Evaluator:
-    made = system() if callable(system) else system
-    return Evaluator(made, metrics, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
-
-
 def run(evaluation: Evaluation, progress: bool | None = None) -> dict[str, Any]:
     """Compute the unfinished units with a progress bar, by default if standard error is a terminal.
 
-    The returned times are those of the newly computed units.
+    The returned times leave out units that were finished before.
     """
     units, computing = evaluation.units, evaluation.computing
     finished = evaluation.parts.finished()

@@ -130,7 +130,7 @@ class JudgedOutput:
         self._notes: dict[str, str] = {}
 
     def aligned(self, values: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return those of the next frames that belong to the recording, and the number of the first."""
+        """Return the next frames without frames outside of the recording, and the number of the first frame."""
         begin, self._position = self._position, self._position + len(values)
         stop = len(values) if self._expected is None else max(0, min(len(values), self._expected - begin))
         return values[min(max(0, -begin), stop) : stop], max(begin, 0)

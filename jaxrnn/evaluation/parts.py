@@ -1,7 +1,8 @@
 """Rows of recordings as tables, and parts of an evaluation: Parquet files with the rows of a unit.
 
-A unit is done if its part exists. A part is a pure function of some recordings and of the facts, which the metadata of
-each part contain. A part is written aside and moved into place, so that any number of kills leaves whole parts only.
+A unit is done if the part of the unit exists. A part is a pure function of some recordings and of the facts, which the
+metadata of each part contain. A part is written aside and moved into place, so that any number of kills leaves whole
+parts only.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def check_format(folder: Location) -> None:
 
 
 class Parts:
-    """The parts of an evaluation in a results folder, written by one process at a time.
+    """The parts of an evaluation in a results folder, written by a single process at a time.
 
     ``facts`` are the corpus, the models, the metrics with their options, and the settings, which determine the results.
 
@@ -156,7 +157,7 @@ class Parts:
             yield
 
     def begin(self, environment: Mapping[str, Any]) -> None:
-        """Set the versions and devices that compute; refuse others than those of the parts."""
+        """Set the versions and devices that compute; refuse a difference from the versions and devices of the parts."""
         self._check(self._facts, environment)
         self.environment = dict(sorted(environment.items()))  # as a run that continues reads them
 
@@ -181,7 +182,7 @@ class Parts:
 
 
 def facts_of(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the parts in a folder with their facts. A file that Polars cannot read is no part."""
+    """Yield the parts in a folder with their facts. A file that Polars cannot read is not a part."""
     for path in files_below(folder, ("*.parquet",)) if folder.is_dir() else ():
         with contextlib.suppress(*POLARS_ERRORS, OSError):
             if (text := pl.read_parquet_metadata(path).get(FACTS)) is not None and path.stem.isdecimal():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import as_json, short_repr
 from jaxrnn._files.stores import Location, local_copy, location
 from jaxrnn.audio.corpus import COLUMNS, PLACE, POLARS_ERRORS, Item, extra_columns
 from jaxrnn.errors import InputError
@@ -71,7 +69,7 @@ class Results:
             ``summary``, statistics by column; ``corpus``, by metric that counts, the ``values`` over all recordings, by
             column with ``value``, ``low`` and ``high``, and a ``curve``; and ``slices``, by column a list of slices,
             each with a ``label`` and the same entries, without curves.
-        pools: a dict from each metric that counts to its pool.
+        pools: a dict from the name of each metric that counts to the pool.
         counted: the ids of recordings and their counts, in any order; None without counts.
         outputs: the folder of outputs; None if outputs were not kept.
     """
@@ -141,7 +139,9 @@ def results_of(
     document = {"format": FORMAT, "facts": dict(facts or {}), "metrics": described}
     measured = [column["name"] for metric in described for column in metric["columns"]]
     document |= summary_of(table, counted, measured, pools, slices)
-    return Results(name, table, _plain(document), pools, counted, outputs)
+    # Facts of the user may have any type: arrays become lists, and other objects text.
+    text = json.dumps(document, default=lambda value: getattr(value, "tolist", value.__str__)())
+    return Results(name, table, as_json(json.loads(text)), pools, counted, outputs)
 
 
 def columns_in(scan: pl.LazyFrame, metric: Metric) -> tuple[Column, ...]:
@@ -169,19 +169,6 @@ def _joined(
     hidden |= {metric.pool.key for metric in metrics if metric.pool is not None}
     others = [name for name in scan.collect_schema().names() if name not in hidden and name not in extra.columns]
     return scan.select(*COLUMNS, *extra.columns, *others, *measured)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to plain JSON; non-finite numbers become null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def write_results(folder: Location, results: Results) -> None:

@@ -14,10 +14,8 @@ from jaxrnn.audio.waveforms import STFT, waveform_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of
-from jaxrnn.evaluation.evaluator import Evaluator
+from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of, make_evaluator
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
-from jaxrnn.evaluation.results import OUTPUTS
 from jaxrnn.evaluation.systems import Offline, System, chunk_frames
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -163,7 +161,7 @@ File = SettingsFile[EvaluationSettings]
 
 
 def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> Evaluation:
-    """Read a settings file, and load its models and metrics.
+    """Read a settings file, and load the models and metrics.
 
     ``overrides`` replace values of the file. ``workers`` sets the number and the place of workers, and the file sets
     the resources; by default, this process computes.
@@ -183,22 +181,13 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
         check_slices_of(corpus, metrics, settings.slices)
     # A user's own functions are identified by their entries in the file.
     written = settings.model_dump(mode="json", include={"metrics": True, "system": {"function", "arguments"}})
-    pool = None if workers is None else WorkerPool(resources, functools.partial(_evaluator, file))
+    # Workers read the file too, because functions of a user's file cannot be pickled.
+    made = functools.partial(_system, file), functools.partial(_metrics, file)
+    options = {"batch": settings.batch, "chunk": settings.chunk, "out": settings.out if settings.keep else None}
+    pool = None if workers is None else WorkerPool(resources, functools.partial(make_evaluator, *made, **options))
     same = settings.model_dump(include={"batch", "chunk", "keep", "slices", "title", "main", "examples"})
     with file.at():
         return Evaluation(system, corpus, metrics, settings.out, facts={"settings": written}, computing=pool, **same)
-
-
-def _evaluator(file: File) -> Evaluator:
-    """Make the evaluator of a worker."""
-    settings = file.settings
-    return Evaluator(
-        _system(file),
-        _metrics(file),
-        batch=settings.batch,
-        chunk=settings.chunk,
-        outputs=settings.out / OUTPUTS if settings.keep else None,
-    )
 
 
 def _workers(file: File, workers: Workers) -> Workers:

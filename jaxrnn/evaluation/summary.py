@@ -257,8 +257,8 @@ def group_sums(
 def pooled(*systems: tuple[Pool, np.ndarray]) -> dict[str, dict[str, float]]:
     """Return values of a corpus by column, each with ``value``, ``low`` and ``high``.
 
-    A system is a pool and its counts in groups, ``float64[groups, counts]``. For two systems with the same groups, the
-    values are those of the second system minus those of the first; both are drawn together.
+    A system is a pool and counts in groups, ``float64[groups, counts]``. For two systems with the same groups, the
+    values are differences, the second system minus the first, and both systems are drawn together.
     """
     count = len(systems[0][1])
     known = [pool.values(groups.sum(0)) for pool, groups in systems]

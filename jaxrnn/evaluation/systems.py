@@ -217,7 +217,7 @@ class Offline:
 class BatchedStepper:
     """A stepper with parameters, for batches of recordings. ``params`` None uses the parameters of the stepper.
 
-    ``spec`` is that of the stepper for one stream.
+    ``spec`` is the spec of the stepper for a single stream.
     """
 
     def __init__(self, stepper: Stepper, params: Any):
@@ -229,7 +229,7 @@ class BatchedStepper:
     def identity(self) -> dict[str, Any]:
         """Plain values that identify the program, bound values and weights.
 
-        A stepper without a ``fingerprint`` is identified by its spec.
+        A stepper without a ``fingerprint`` is identified by the spec.
         """
         program = getattr(self.stepper, "fingerprint", None)
         digest = hashlib.sha256()

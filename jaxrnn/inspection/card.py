@@ -67,7 +67,7 @@ def card_of(
     license: str | None = None,
     task: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``text`` of a card, and its facts beside those of the inspection; arguments as in `write_card`."""
+    """Return the ``text`` of a card, and facts that the inspection lacks; arguments as in `write_card`."""
     label, stated = inspection.label, inspection.frame_rate
     streams = [each for each in (*inspection.streams, inspection.exported) if each is not None and each.problem is None]
     if rate is not None and (not is_rate(rate) or stated not in (None, rate)):
@@ -129,7 +129,7 @@ def _metrics(dataset: str, document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _about(inspection: Inspection, license: str | None) -> dict[str, dict[str, str]]:
-    """Return the sections about the network and its arrays."""
+    """Return the sections about the network and the arrays."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
     layers = Counter(node.operator for node in inspection.recurrent)
     counts = ", ".join(f"{each.count:,} {_code(each.name)}" for each in inspection.operators)
@@ -203,5 +203,5 @@ def _clean(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a foreign text as code of Markdown, in which nothing has a meaning."""
+    """Return a foreign text as code of Markdown, in which no character has a meaning."""
     return f"`{_clean(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

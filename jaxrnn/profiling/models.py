@@ -98,7 +98,9 @@ def profile_model(
             )
         sample = random_inputs(model, inputs, dims=dims if length is None else _timed(model, dims, length), seed=seed)
         label = _label(model.label, "apply", pairs_of(sample.dims))
-        return _profiled(model.apply, (model.params, sample.inputs), sample, label, nodes, peaks)
+        # Without exact types, JAX narrows 64-bit arguments before the call.
+        with exact_types(), sample.naming_assumptions():
+            return profile(model.apply, model.params, sample.inputs, label=label, nodes=nodes, peaks=peaks)
     streamed = (stream or model.stream(dims=dims)) if what == "stream" else None
     stepper, sizes = (model, dims) if streamed is None else (streamed, {})
     steps = _Steps(_bound(stepper, model.params, sizes, batch), inputs, (length or LENGTH) if what == "scan" else None)
@@ -167,19 +169,6 @@ def _label(name: str, what: str, *details: str) -> str:
     return f"{name}: {what}" + (f" ({text})" if text else "")
 
 
-def _profiled(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    sample: Sample,
-    label: str,
-    nodes: Mapping[str, str],
-    peaks: Peaks | bool,
-) -> Profile:
-    # Without exact types, JAX narrows 64-bit arguments before the call.
-    with exact_types(), sample.naming_assumptions():
-        return profile(function, *arguments, label=label, nodes=nodes, peaks=peaks)
-
-
 def _bound(stepper: Stepper, params: Any, dims: Mapping[str, int], batch: int | None) -> Bound:
     bound = Bound(stepper, params, batch=batch, dims=dims)
     symbol = stepper.spec.batch_symbol
@@ -231,12 +220,13 @@ class _Steps:
     def profiled(self, label: str, nodes: Mapping[str, str], peaks: Peaks | bool, seed: int) -> Profile:
         sample = self.draw(seed)
         function, state = self.call(sample.inputs)
-        found = _profiled(function, (state, sample.inputs), sample, label, nodes, peaks)
+        with exact_types(), sample.naming_assumptions():
+            found = profile(function, state, sample.inputs, label=label, nodes=nodes, peaks=peaks)
         return dataclasses.replace(found, past=self.bound.spec.past)
 
 
 def _low_precision(dtype: str, low: _Steps, full: _Steps, seed: int) -> LowPrecision:
-    """Compare a step in a compute dtype with full precision, each with a state of its own, over the same inputs."""
+    """Compare a step in a compute dtype with full precision over the same inputs, each with a separate state."""
     sample = full.draw(seed)
     inputs = sample.inputs
     errors: dict[str, list[np.ndarray]] = defaultdict(list)

@@ -189,7 +189,7 @@ class Options:
         return self._checked(value, info)
 
     def _checked(self, options: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Return the arguments and the defaults of the others, in the order of the function."""
+        """Return the given and the default arguments, in the order of the function."""
         given = check_options(self.function, options, names=self.names, folder=info.context, kind="key")
         keys = (each for each in self.parameters if each.name in given or each.default is not each.empty)
         return {each.name: given.get(each.name, each.default) for each in keys}
@@ -207,7 +207,7 @@ class Options:
 
 
 def _taken(function: Callable[..., Any], skipped: int = 0, names: Sequence[str] = ()) -> list[inspect.Parameter]:
-    """Return the parameters that have names: those in ``names``, or all after the skipped parameters."""
+    """Return the parameters in ``names``, or all parameters with names after the skipped parameters."""
     parameters = list(inspect.signature(function).parameters.values())[skipped:]
     named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
     return [each for each in named if each.name in names] if names else named

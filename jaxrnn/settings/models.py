@@ -224,7 +224,7 @@ def _models(annotation: Any) -> list[type[Settings]]:
 
 
 def _arguments(annotation: Any) -> Iterator[Argument]:
-    """Return the keys that are arguments of a function: those of the `jaxrnn.settings.functions.Options` in a type."""
+    """Return the keys that are arguments of a function, from the `jaxrnn.settings.functions.Options` in a type."""
     for each in getattr(annotation, "__metadata__", ()):
         if hasattr(each, "described_keys"):
             yield from each.described_keys()

@@ -27,7 +27,7 @@ MAX_PADDING = 2**26
 
 @dataclasses.dataclass(frozen=True)
 class BatchChunk:
-    """The input of one update: all frames of a batch, or a chunk of frames."""
+    """The input of an update: all frames of a batch, or a chunk of frames."""
 
     arrays: dict[str, jax.Array]  # [rows, ...], on the devices
     mask: jax.Array  # bool[rows, frames]: frames that exist

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ def logs(
             `history.jsonl`.
         folder: The run folder; by default the folder of checkpoints.
         sounds: Number of validation examples that `tensorboard` and `wandb` log as sounds after each validation: all
-            real samples of an example and of the outputs.
+            real samples of an example and of the outputs. Without validation examples, a warning says that no sounds
+            are logged.
         rate: Samples per second of the sounds; by default 16000, or the rate of `data.recordings`.
         project: The project of `wandb`.
 
@@ -153,9 +155,17 @@ class _TensorBoard(Callback):
             self.made: Any = importlib.import_module(self.package)
 
     def begin(self, training: Running) -> None:
+        if self.sounds and next(training.examples(1), None) is None:
+            warnings.warn(
+                "no sounds are logged, because there are no validation examples: give `validation`, or `sounds=0`",
+                stacklevel=2,
+            )
+        self.log = self.opened(training)
+
+    def opened(self, training: Running) -> Any:
         # TensorBoard hides earlier events of updates that a resumed training repeats.
         done = len(training.history)
-        self.log = self.made.SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
+        return self.made.SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
 
     def update(self, record: Mapping[str, Any], training: Running) -> None:
         for name in record.keys() - {"step"}:
@@ -179,13 +189,13 @@ class _TensorBoard(Callback):
 
 
 class _WandB(_TensorBoard):
-    def begin(self, training: Running) -> None:
+    def opened(self, training: Running) -> Any:
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self.folder / "wandb.id"
         if not training.history or not known.is_file():
             known.write_text(uuid.uuid4().hex, encoding="utf-8")
         run = known.read_text(encoding="utf-8")
-        self.log = self.made.init(project=self.project, dir=str(self.folder), id=run, resume="allow")
+        return self.made.init(project=self.project, dir=str(self.folder), id=run, resume="allow")
 
     def update(self, record: Mapping[str, Any], training: Running) -> None:
         # Weights & Biases ignores updates that it already has.

@@ -218,7 +218,7 @@ def load_checkpoint(
             parameters. With ``step``, the parameters after that update in any case.
 
     Returns:
-        Arrays by name, in the types of the file.
+        A dict of arrays, in the types of the file.
 
     Raises:
         InputError: The folder or the checkpoint does not exist, or belongs to another model.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,15 +34,7 @@ from jaxrnn.training.examples import make_source
 from jaxrnn.training.layout import check_model, make_layout
 from jaxrnn.training.loop import TrainingLoop, announce
 from jaxrnn.training.optimizers import Optimizer
-from jaxrnn.training.options import (
-    SEQUENCES,
-    Checkpoints,
-    Function,
-    Sequences,
-    Validation,
-    check_end,
-    check_functions,
-)
+from jaxrnn.training.options import SEQUENCES, Checkpoints, Function, Sequences, Validation, check_end, check_functions
 from jaxrnn.training.parameters import start_values, trained_names, warn_of_buffers
 from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.train_state import TrainState
@@ -89,7 +82,7 @@ def fit(
         model: The model, or a `jaxrnn.audio.Waveform` of a single model, which is trained from waveform to waveform.
         data: A sequence of examples, shuffled in each epoch, or a function that draws an example from a NumPy
             generator. Both run in a background thread.
-        loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: outputs and arrays by name, and
+        loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: dicts of outputs and of arrays, and
             ``bool[frames]``. An update reduces the mean over the examples of a batch.
         steps: Number of updates. Give either ``steps`` or ``epochs``.
         epochs: Number of passes over the data.
@@ -97,7 +90,7 @@ def fit(
         optimizer: The name of an optax optimizer, an ``optax.GradientTransformation``, or an `Optimizer`, which also
             selects parameters. The default is adam for all parameters. A line search gets the loss of the batch.
         sequences: Time axis, chunks and padding of sequences.
-        metrics: Further functions like the loss, by name, measured on the validation examples, or else on the batches.
+        metrics: A dict of further functions like the loss, measured on the validation examples, or else on the batches.
         validation: A sequence of examples, or a `Validation`, which also sets the interval and early stopping.
         checkpoints: A folder for checkpoints, or a `Checkpoints`. A training resumes from the newest checkpoint.
         params: Initial parameters, by default from the file.
@@ -106,8 +99,8 @@ def fit(
         dtype: Compute dtype, as in `Model.apply`. Trained parameters stay in the types of the file.
         seed: The random seed.
         progress: True to show a progress bar on standard error; by default if standard error is a terminal.
-        callbacks: Objects that watch the training, such as those of `jaxrnn.training.logs`. With a folder of
-            checkpoints, its file ``history.jsonl`` always has the history.
+        callbacks: Objects that watch the training, such as loggers of `jaxrnn.training.logs`. A folder of
+            checkpoints always has the history in the file ``history.jsonl``.
 
     Returns:
         Parameters and history.
@@ -123,7 +116,8 @@ def fit(
 
     Warns:
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
-            filterbank).
+            filterbank). A training resumes on recordings in a store, which may have changed. Sounds are to be logged,
+            but there are no validation examples.
     """
     network: Any = check_model(model)  # a waveform has the functions of a model
     check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")
@@ -247,6 +241,13 @@ def _resume(state: TrainState, placement: Placement, folder: Folder, progress: b
             f"the checkpoints in {folder.path} are of another training: {first_of(differing)}. "
             "Choose another folder, or the same settings"
         )
+    data = state.settings.get("data")
+    if isinstance(data, dict) and "unknown_contents" in data:
+        warnings.warn(
+            f"the contents of {data['unknown_contents']} recordings in a store are unknown, and may differ from those "
+            "before the interruption: only names and listed sizes were compared",
+            stacklevel=3,
+        )
     state.restore(snapshot, placement)
     announce(f"Resumed from update {state.step}", progress is not False)
 
@@ -260,8 +261,8 @@ class Fitted:
             from the last update.
         last_params: The parameters after the last update.
         history: One dict per update: ``step``, ``loss``, ``grad_norm`` (before clipping), ``param_norm``,
-            ``learning_rate`` if known, ``seconds`` of training without pauses between runs, metrics by name, and after
-            a validation ``validation_loss`` and ``validation_NAME``.
+            ``learning_rate`` if the optimizer keeps it, ``seconds`` of training without pauses between runs, metrics,
+            and after a validation ``validation_loss`` and ``validation_NAME``.
         step: Number of updates.
         best_step: The update after which `params` were taken.
         stopped: ``"steps"`` for the requested end, or ``"patience"`` for early stopping.

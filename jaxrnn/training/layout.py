@@ -373,7 +373,7 @@ def check_one_stream(model: Model, info: ArraySpec, shape: Sequence[int]) -> Non
 
 
 def check_rank(model: Model, mode: str, info: ArraySpec, array: np.ndarray, axis: int | None) -> None:
-    """Check that an input has the rank of its mode and batch size 1; an InputError names the mode that fits."""
+    """Check that an input has the rank for the mode, and batch size 1; an InputError names the mode that fits."""
     if info.shape is None:
         return
     more, got = array.ndim - len(info.shape), f"{info.name!r} is {describe(array)}"

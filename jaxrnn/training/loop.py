@@ -170,7 +170,7 @@ class TrainingLoop:
         show(self._done, state.step, state.history[-1]["loss"], measured["loss"])
 
     def _tell(self) -> None:
-        """Give callbacks the records that are complete: with the validation, if there was one."""
+        """Give callbacks the complete records, which have the results of a validation."""
         records, self._told = self.state.history[self._told :], self.state.step
         for record in records:
             for callback in self.callbacks:
@@ -374,7 +374,7 @@ Sides = tuple[tuple[Any, jax.Array], ...]
 def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk, labels: list[str]) -> None:
     """Compare the loss of the shortest example of a batch with and without padding.
 
-    A loss may ignore its mask. Apart from `Model.scan`, which takes lengths, the graph sees missing frames: harmless
+    A loss may ignore the mask. Apart from `Model.scan`, which takes lengths, the graph sees missing frames: harmless
     for causal models, but not for a reverse recurrence or a mean over time. An InputError names the cause, the
     model or the loss.
     """

@@ -26,24 +26,12 @@ from jaxrnn.training.losses.frames import (
     read_target,
 )
 
-__all__ = [
-    "METRICS",
-    "accuracy",
-    "binary_accuracy",
-    "mean_absolute_error",
-    "si_sdr",
-    "si_sdr_improvement",
-]
+__all__ = ["METRICS", "accuracy", "binary_accuracy", "mean_absolute_error", "si_sdr", "si_sdr_improvement"]
 __dir__ = __all__.copy
 
 
 def accuracy(
-    output: Output,
-    target: str,
-    *,
-    class_axis: int = -1,
-    time_axis: TimeAxis = "auto",
-    ignore_label: int | None = None,
+    output: Output, target: str, *, class_axis: int = -1, time_axis: TimeAxis = "auto", ignore_label: int | None = None
 ) -> Loss:
     """Build the fraction of frames with the largest output in the right class. Options as in `losses.cross_entropy`."""
 

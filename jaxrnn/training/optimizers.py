@@ -40,14 +40,15 @@ class Optimizer:
     ``jax_numpy_dtype_promotion`` is.
 
     Attributes:
-        algorithm: The name of an optax optimizer, or an ``optax.GradientTransformation`` with its learning rate.
+        algorithm: The name of an optax optimizer, or an ``optax.GradientTransformation``, which has a learning rate.
         learning_rate: A number or an optax schedule, for a named algorithm; 1e-3 by default, or for a line search the
             rate that the search finds.
         clip_norm: The largest global norm of the gradients; None disables clipping.
         train: Name patterns (with ``*`` and ``?``) of the parameters to train.
         freeze: Name patterns of parameters to leave out of ``train``.
         options: Further arguments of a named algorithm, such as ``{"weight_decay": 0.01}``.
-        average: The decay of a moving average of the parameters, such as 0.999; None for no average. The averages are
+        average: The decay of a moving average of the parameters, such as 0.999; None to keep no average. The averages
+        are
             validated and returned, and the last parameters are trained on.
 
     Raises:
@@ -236,7 +237,7 @@ def find_schedule(name: str) -> Callable[..., Schedule]:
 
 @contextlib.contextmanager
 def refusals_of(function: Callable[..., Any]) -> Iterator[None]:
-    """Turn errors of an optax function about its arguments into InputErrors."""
+    """Turn errors of an optax function about arguments into InputErrors."""
     try:
         with jax.numpy_dtype_promotion("standard"):
             yield

@@ -31,11 +31,11 @@ class Sequences:
             `Model.step` on sequences along the time dimension of the file, or on one step per example. The default is
             apply for a model without state; scan if the first example has one axis more than a step; step if a step
             takes several frames along an open dimension, or if the example is one step; otherwise scan.
-        time_axis: The time axis of the arrays in an example: one axis for all arrays that have it, or a dict by name,
-            in which missing arrays are constant. With a time axis, lengths and frame rates may differ. For ``scan``,
-            the dict may name an output to place frames on an axis other than the first.
-        chunk: Frames per chunk of truncated back-propagation through time, or None for whole sequences. Each chunk is
-            one update. State crosses chunks of a batch, gradients do not. Ended examples do not count.
+        time_axis: The time axis of the arrays in an example: one axis for all arrays that have it, or a dict from
+            names to axes, in which missing arrays are constant. With a time axis, lengths and frame rates may differ.
+            For ``scan``, the dict may name an output to place frames on an axis other than the first.
+        chunk: Frames per chunk of truncated back-propagation through time, or None to use whole sequences. Each chunk
+            is an update. State crosses chunks of a batch, gradients do not. Ended examples do not count.
         bucket: Lengths are padded to multiples of this number, so that fewer lengths are compiled. With ``chunk``,
             lengths are padded to whole chunks instead.
         remat: Recomputation in the backward pass of recurrences to save memory: None, ``"sqrt"``, or a number of

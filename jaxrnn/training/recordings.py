@@ -12,7 +12,7 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import Location, Url, files_below, location
+from jaxrnn._files.stores import Location, Url, content_of, files_below, location
 from jaxrnn.audio.recordings import SAMPLES, open_recording
 from jaxrnn.audio.sounds import SOUNDS, check_rate
 from jaxrnn.errors import InputError, check_count
@@ -103,12 +103,19 @@ class Mixtures:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The options and the names of all recordings: a resumed training must have the same."""
+        """The options and a digest of the recordings, which must be the same when a training resumes.
+
+        The digest has the name, the size, and the first and last 16 kB of each file. Objects in a store are not read:
+        the digest has the name and the listed size, and ``unknown_contents`` counts these objects, if there are any.
+        """
         facts = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         for kind, sounds in self._sounds.items():
-            names = "\n".join(path.name for path in sounds)
-            facts[kind] = f"{len(sounds)} sounds {hashlib.blake2b(names.encode(), digest_size=8).hexdigest()}"
-        return facts
+            digest = hashlib.blake2b(digest_size=8)
+            for path in sounds:
+                digest.update(content_of(path))
+            facts[kind] = f"{len(sounds)} sounds {digest.hexdigest()}"
+        unread = sum(isinstance(path, Url) for sounds in self._sounds.values() for path in sounds)
+        return facts | ({"unknown_contents": unread} if unread else {})
 
     def drawn(self, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
         """Return examples that stay the same, for `Validation`; all are in memory."""

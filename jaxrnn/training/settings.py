@@ -278,7 +278,7 @@ def _devices(file: File) -> list[Any] | None:
 
 
 def _model(file: File) -> tuple[Model, Model | Waveform, Mapping[str, Any]]:
-    """Return the model, the function of it that is trained, and the parameters to begin with."""
+    """Return the model, the trained function of the model, and the initial parameters."""
     given = file.settings.model
     with file.at("model"):
         model = trained = load(given.file, static=given.static, state=given.state, dims=given.dims)

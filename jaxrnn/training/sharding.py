@@ -56,7 +56,7 @@ class Placement:
             return jax.tree.map(lambda x: as_key(jax.device_put(as_numpy(x), self.everywhere), x), tree)
 
     def spread(self, tree: Any) -> Any:
-        """Assemble a batch that is split over the devices. Each process passes its `own_rows`."""
+        """Assemble a batch that is split over the devices. Each process passes the `own_rows` of the process."""
         with exact_types():
             return jax.tree.map(
                 lambda x: jax.make_array_from_process_local_data(self.split, x, (self.rows, *x.shape[1:])), tree

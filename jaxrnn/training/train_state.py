@@ -1,4 +1,4 @@
-"""The state of a running training, and its form in checkpoints."""
+"""The state of a running training, and the form of the state in checkpoints."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class UpdateState(NamedTuple):
     """The arrays that an update changes.
 
     Trained parameters that the file has in 16 bits are kept in float32, because most updates are smaller than the
-    rounding of 16-bit types. ``carry`` is the model's state after the previous chunk, ``[rows, ...]`` by name.
+    rounding of 16-bit types. ``carry`` is the model's state after the previous chunk, a dict of ``[rows, ...]``.
     """
 
     trained: dict[str, jax.Array]

@@ -48,7 +48,7 @@ def validate(
         params: All parameters of the model.
         data: A sequence of examples, as in `fit`.
         loss: ``loss(outputs, example, mask) -> scalar``, as in `fit`.
-        metrics: Further functions like the loss, by name.
+        metrics: A dict of further functions like the loss.
         batch_size: Examples per batch.
         sequences: As in `fit`. Sequences run whole: chunks and recomputation have no effect.
         devices: As in `fit`.

@@ -1,4 +1,4 @@
-"""LiteRT as an engine: its packages, the metadata of its files, and signatures that run."""
+"""LiteRT as an engine: packages, metadata of files, and signatures that run."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def read_signature(signature: Signature) -> StepFile:
     """Return the facts of a signature that jaxrnn wrote.
 
     Raises:
-        InputError: jaxrnn did not write the file, or the file has no such signature.
+        InputError: jaxrnn did not write the file, or the file does not have this signature.
         ModelError: the facts are damaged.
     """
     path, kind = signature.path, signature.name

@@ -62,7 +62,7 @@ def given_recordings(spec: StepSpec, inputs: Arrays) -> dict[str, np.ndarray]:
 
     Raises:
         InputError: a name or a shape does not fit, the recordings have different numbers of frames or no frames, or
-            their length is not one that the stepper takes.
+            the stepper does not take their length.
     """
     check_names(spec.inputs, inputs)
     arrays = restore_types(spec.inputs, inputs)
@@ -80,7 +80,7 @@ def given_recordings(spec: StepSpec, inputs: Arrays) -> dict[str, np.ndarray]:
 
 
 def checks_agree(checks: Iterable[Check]) -> bool:
-    """Return the verdict on checks: nothing differs, and each output was compared with each reference."""
+    """Return the verdict on checks: no output differs, and each output was compared with each reference."""
     by_reference: dict[str, list[Comparison]] = {}
     for check in checks:
         by_reference.setdefault(check.against, []).extend(check.outputs)

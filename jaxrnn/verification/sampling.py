@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import math
-import operator
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,8 @@ FLOATS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] 
     "above 1": lambda random, shape: np.abs(random.standard_normal(shape)) + 65 / 64,
 }
 
-_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+#: The nodes of formulas of dimensions.
+_FORMULA = (ast.Expression, ast.BinOp, ast.Name, ast.Load, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Sample:
 
 def symbols_of(infos: Sequence[ArraySpec]) -> tuple[str, ...]:
     """Return the names of open dimensions; the dimension ``4*S`` has the name ``S``."""
-    names = (name for info in infos for size in info.shape or () if isinstance(size, str) for name in _names(size))
+    names = (name for info in infos for size in info.shape or () if isinstance(size, str) for name in _formula(size)[0])
     return tuple(dict.fromkeys(names))
 
 
@@ -278,7 +279,7 @@ def integer_ranges(model: Any, dims: Mapping[str, int], inputs: Mapping[str, Any
     """Return the numbers that integer inputs of a model take, at these sizes of open dimensions.
 
     Inputs are followed through casts and moves of elements to the operators that use them: positions on an axis,
-    lengths of sequences, and comparisons with known numbers, as in a mask. Inputs without such a use are left out.
+    lengths of sequences, and comparisons with constants, as in a mask. Inputs without such a use are left out.
     """
     missing = [info for info in model.inputs if info.name not in (inputs or {}) and info.shape is not None]
     if not any(info.dtype is not None and info.dtype.kind in "iu" for info in missing):
@@ -338,36 +339,21 @@ def _shape(info: ArraySpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else _size(size, sizes) for size in info.shape or ())
 
 
-def _expression(dimension: str) -> ast.expr | None:
-    """Parse a formula of dimensions such as ``4*S`` or ``past + 1``, or return None if the dimension is a name."""
-    if len(dimension) > 200:
-        return None
-    try:
-        tree = ast.parse(dimension, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-    return tree if _is_formula(tree) else None
-
-
-def _is_formula(tree: ast.expr) -> bool:
-    if isinstance(tree, ast.BinOp):
-        return type(tree.op) in _OPERATIONS and _is_formula(tree.left) and _is_formula(tree.right)
-    return isinstance(tree, ast.Name) or (isinstance(tree, ast.Constant) and type(tree.value) is int)
-
-
-def _names(dimension: str) -> list[str]:
-    tree = _expression(dimension)
-    return [dimension] if tree is None else [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+@functools.cache
+def _formula(dimension: str) -> tuple[list[str], Any]:
+    """Return the names in a dimension, and compiled code for a formula such as ``4*S`` or ``past + 1``, else None."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        tree = ast.parse(dimension if len(dimension) <= 200 else "", mode="eval")
+        nodes = list(ast.walk(tree))
+        integers = all(type(node.value) is int for node in nodes if isinstance(node, ast.Constant))
+        if integers and all(isinstance(node, _FORMULA) for node in nodes):
+            return [node.id for node in nodes if isinstance(node, ast.Name)], compile(tree, "<dimension>", "eval")
+    return [dimension], None
 
 
 def _size(dimension: str, sizes: Mapping[str, int]) -> int:
-    def value(tree: ast.expr) -> int:
-        if isinstance(tree, ast.BinOp):
-            return _OPERATIONS[type(tree.op)](value(tree.left), value(tree.right))
-        return sizes[tree.id] if isinstance(tree, ast.Name) else ast.literal_eval(tree)
-
-    tree = _expression(dimension)
+    _, code = _formula(dimension)
     try:
-        return sizes[dimension] if tree is None else value(tree)
+        return sizes[dimension] if code is None else eval(code, {"__builtins__": {}}, dict(sizes))
     except ZeroDivisionError as error:
         raise InputError(f"the dimension {dimension!r} divides by zero") from error

@@ -14,15 +14,7 @@ from jaxrnn._files.messages import near
 from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, columns_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
-from jaxrnn.evaluation.metrics.protocol import (
-    Accumulator,
-    Column,
-    Metric,
-    NoValueError,
-    Pool,
-    of_recording,
-    over_whole,
-)
+from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool, of_recording, over_whole
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
 from jaxrnn.evaluation.systems import System
 from jaxrnn.settings.functions import check_options, lookup
@@ -53,12 +45,12 @@ METRICS: dict[str, Callable[..., Metric]] = {metric.__name__: metric for metric 
 
 
 def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Path | None = None) -> Metric:
-    """Make a metric by name.
+    """Make a named metric.
 
     Args:
         kind: a name in `METRICS`, ``package.module:function`` or ``file.py:function``. A function takes ``(output,
-            reference, rate)`` of a whole recording and options, and returns a number or numbers by name; or a function
-            takes only options, and returns a `Metric`.
+            reference, rate)`` of a whole recording and options, and returns a number or a dict of numbers; or a
+            function takes only options, and returns a `Metric`.
         options: keyword arguments of the metric; ``called`` is the name of the column. A function of your own also
             takes the options of `over_whole`: ``called``, ``output``, ``limit``, ``needs_reference``, ``unit`` and
             ``higher_is_better``.
@@ -93,7 +85,7 @@ def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Pa
 
 
 def with_unprocessed(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Return metrics, and those that compare sound with a reference once more for the recordings themselves."""
+    """Return metrics, and metrics that compare sound with a reference once more for the recordings themselves."""
     fitting = (metric for metric in metrics if metric.needs_reference and not metric.needs_source and not metric.pool)
     return (*metrics, *map(of_recording, fitting))
 

@@ -107,7 +107,7 @@ class Metric:
         needs_reference: True if a recording without a reference has no value.
         needs_source: True if the metric also needs the frames of the recording, which are then read again.
         by_key: True if the metric may return several values in place of one column. Names of these columns begin with
-            the name of the metric and an underscore, and are known after the run; unit and direction are shared.
+            the name of the metric and an underscore; the run determines the names. Unit and direction are shared.
         pool: the addition of counts over a corpus; None if the metric has no counts.
         options: values besides the name that determine the metric.
     """

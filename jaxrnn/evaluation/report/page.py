@@ -66,16 +66,16 @@ def of_baseline(name: str) -> str:
 
 
 def change_of(name: str) -> str:
-    """Return the name of the column with the values of a metric minus those of the baseline."""
+    """Return the name of the column with the values of a metric minus the values of the baseline."""
     return f"\N{NUMBER SIGN}change {name}"
 
 
 class Shown:
-    """Everything that a report shows, with one table of the recordings of the page, beside those of the baseline.
+    """Everything that a report shows, with a table of the recordings of the page and their values in the baseline.
 
     A small corpus has all rows on the page. A large corpus has errors, the worst and the best recordings, and a random
-    sample. ``main`` ranks recordings; the comparison has the baseline first. ``names`` are those of the system and of
-    the baseline on the page, always different. ``metrics`` are columns, the main column first.
+    sample. ``main`` ranks recordings; the comparison has the baseline first. ``names`` are the names of the system and
+    of the baseline on the page, always different. ``metrics`` are columns, the main column first.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ def curves(shown: Shown) -> list[Plot]:
 
 
 def _systems(shown: Shown, name: str) -> dict[str, str]:
-    """Return the column of a metric for each system, by name."""
+    """Return a dict from the names of the systems to their columns of a metric."""
     columns = (name, of_baseline(name)) if shown.baseline is not None else (name,)
     return dict(zip(shown.names, columns, strict=False))
 

@@ -100,7 +100,7 @@ def _by_system(channel: Any, names: Sequence[str]) -> Any:
 
 
 def histogram(data: PlotData, label: str, unit: str, systems: Mapping[str, str], *, zero: bool = False) -> Plot | None:
-    """Draw the distribution of a column for each system, by name; None without values. ``zero`` marks 0."""
+    """Draw the distribution of a column of each system; return None without values. ``zero`` marks 0."""
     drawn = {name: data.numbers(column)[column].drop_nulls() for name, column in systems.items()}
     drawn = {name: values for name, values in drawn.items() if len(values)}
     if not drawn:
@@ -139,14 +139,9 @@ def histogram(data: PlotData, label: str, unit: str, systems: Mapping[str, str],
 
 
 def scatter(
-    data: PlotData,
-    title: str,
-    across: tuple[str, str],
-    up: tuple[str, str],
-    *,
-    diagonal: bool = False,
+    data: PlotData, title: str, across: tuple[str, str], up: tuple[str, str], *, diagonal: bool = False
 ) -> Plot | None:
-    """Draw two columns against each other, with a point per file; None for fewer than two files with both values.
+    """Draw two columns against each other, with a point per file; return None if fewer than two files have both values.
 
     ``across`` and ``up`` are a label and a column. ``diagonal`` makes the axes equal, with a line of equal values.
     """
@@ -183,7 +178,7 @@ def scatter(
 
 
 def roc(title: str, curves: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> Plot:
-    """Draw receiver operating characteristics: true over false positive rates, by name of the system."""
+    """Draw receiver operating characteristics: true over false positive rates of each system."""
     rates = ("false_positive_rate", "true_positive_rate")
     points = [
         {"system": name, "threshold": threshold if defined([threshold]) else None, **dict(zip(rates, at, strict=True))}

@@ -51,7 +51,7 @@ class Player:
         self.used = self.left_out = 0
 
     def sounds(self, paths: Mapping[str, Location | str]) -> list[Sound]:
-        """Return the sounds of one recording on a common scale, from paths or reasons by label."""
+        """Return the sounds of a recording on a common scale. ``paths`` is a dict from labels to paths or reasons."""
         sounds = [self._read(label, path) for label, path in paths.items()]
         present = [(sound, sound.samples, levels(sound.samples)) for sound in sounds if sound.samples is not None]
         count = max((len(samples) for _, samples, _ in present), default=0)
@@ -133,7 +133,7 @@ def data_uri(content: bytes, kind: str) -> str:
 def waveform(samples: np.ndarray, count: int, peak: float) -> str:
     """Draw the outline of a sound, ``float[samples]``, as SVG.
 
-    ``count`` samples fill the width, so that sounds of one recording share a time scale. ``peak`` reaches the edges.
+    ``count`` samples fill the width, so that all sounds of a recording share a time scale. ``peak`` reaches the edges.
     """
     edges = np.linspace(0, count, min(WIDTH, count) + 1).astype(int)
     padded = np.zeros(count)

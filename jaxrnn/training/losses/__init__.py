@@ -1,6 +1,6 @@
 """Losses: functions that build ``loss(outputs, example, mask) -> scalar`` for one example.
 
-Each loss reads arrays by name and ignores frames that do not exist: padding changes neither the value nor the gradient.
+Each loss reads named arrays and ignores frames that do not exist: padding changes neither the value nor the gradient.
 Losses that optax has are computed by optax.
 """
 

@@ -226,7 +226,7 @@ def permutation_invariant(
     recurrent neural networks", TASLP 2017.
 
     Args:
-        loss: The loss of a source, by name or as a function of the names of an output and a target.
+        loss: The loss of a source: a name, or a function of the names of an output and a target.
         output: The name of a model output, or a function of outputs and example, with an axis of sources.
         target: An array of the example with the axis of sources first, as `jaxrnn.training.Mixtures` draws it.
         axis: The axis of sources of the output.
