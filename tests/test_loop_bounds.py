@@ -260,10 +260,10 @@ def test_without_a_bound_reverse_mode_says_what_to_do():
             with pytest.raises(jaxrnn.NodeError, match=r"node 'roots' \(Loop-16\).*max_trip_count"):
                 act(rows if act is backwards[2] else rows[3])
         expected = [float(jax.grad(lambda a: roots(free.params, a, 0.0)[1])(a)) for a in rows]
-        np.testing.assert_allclose(jax.jacfwd(mapped)(rows), np.diag(expected), rtol=1e-14)
+        np.testing.assert_allclose(jax.jit(jax.jacfwd(mapped))(rows), np.diag(expected), rtol=1e-14)
         np.testing.assert_allclose(jax.linearize(mapped, rows)[1](jnp.ones(4)), expected, rtol=1e-14)
         curved = [float(jax.hessian(lambda a: roots(free.params, a, 0.0)[1])(a)) for a in rows]
-        np.testing.assert_allclose(jax.vmap(jax.jacfwd(jax.jacfwd(total)))(rows), curved, rtol=1e-13)
+        np.testing.assert_allclose(jax.jit(jax.vmap(jax.jacfwd(jax.jacfwd(total))))(rows), curved, rtol=1e-13)
 
 
 @pytest.mark.thorough

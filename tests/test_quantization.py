@@ -400,7 +400,7 @@ WIDER_PADS = [(form, pad) for form in WIDER for pad in (0.0, 2.0)]
 
 
 @pytest.mark.parametrize(
-    ("form", "pad"), in_later_tier(WIDER_PADS, [("scaled", 2.0), ("by channel", 2.0), ("flags", 0.0)])
+    ("form", "pad"), of_tiers(WIDER_PADS, WIDER_PADS[::5] + WIDER_PADS[3::5], WIDER_PADS)
 )
 def test_histories_keep_the_narrowest_type(form, pad):
     """Padded windows and delays; where no narrow value stands for the padding, the state is wide."""

@@ -18,7 +18,7 @@ import jaxrnn
 
 
 @given(nodes(), st.sampled_from((np.float64, np.float32)))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=24, deadline=None, suppress_health_check=list(HealthCheck))
 def test_values(case, dtype):
     operator, arrays, attributes, wanted, opset = case
     arrays = {name: array if name == "sequence_lens" else array.astype(dtype) for name, array in arrays.items()}
@@ -146,7 +146,7 @@ def feature_rich(operator, **more):
 @example(feature_rich("LSTM"))
 @example(feature_rich("GRU", linear_before_reset=1))
 @given(nodes())
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 def test_first_order(case):
     """Forward mode against differences, away from kinks; reverse mode is its transpose: <u, J v> = <J^T u, v>."""
     with jax.enable_x64(True):

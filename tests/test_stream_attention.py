@@ -203,7 +203,7 @@ EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
     ),
 )
 def test_values(name):
-    check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)))
+    check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 5, 23), chunkings=((1,), (5, 1)))
 
 
 @pytest.mark.thorough
@@ -360,7 +360,7 @@ COPIES = {
 @pytest.mark.parametrize("name", COPIES)
 def test_copies_share_one_history(name):
     """Copies of one value at several delays read one history of the longest delay."""
-    streamed = check_values(COPIES[name], (20, WIDTH), lengths=(0, 1, 3, 5, 12), chunkings=((1,), (3, 1), (7,)))
+    streamed = check_values(COPIES[name], (20, WIDTH), lengths=(0, 1, 3, 12), chunkings=((1,), (5, 1)))
     assert [each.shape for each in streamed.state if each.kind != "counter"] == [(4, WIDTH)]
 
 
@@ -437,10 +437,9 @@ def test_the_first_query_of_a_strict_mask_sees_no_key():
     x = np.random.default_rng(6).normal(size=(9, WIDTH)).astype(np.float32)
     unbounded = lambda x: jnp.exp(jnp.where((apart(x) >= 1) & (apart(x) <= 4), x @ x.T, -jnp.inf)) @ x  # noqa: E731
     for function in (strict, normalised, unbounded):
-        for pulse in (1, 4):
-            streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
-            # Sums of frames cancel, so that a result is as exact as its largest term.
-            np.testing.assert_allclose(streamed.run(None, x), function(x), rtol=1e-5, atol=1e-6)
+        streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=4)
+        # Sums of frames cancel, so that a result is as exact as its largest term.
+        np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), rtol=1e-5, atol=1e-6)
     low = functools.partial(strict, fill=-1e9)
     found = jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)
     assert np.all(np.isnan(found[0]))

@@ -210,11 +210,9 @@ def of(name):
 def test_values(name):
     """Pulses of all sizes and the function with the band, with NaN in frames that do not exist."""
     function, reference = of(name)
-    lengths, shape = (0, 1, 2, 4, 5, 12, 23), (20, WIDTH)
-    streamed = check_values(
-        function, shape, lengths=lengths, chunkings=((1,), (3, 1), (8,)), past=PAST, reference=reference
-    )
-    for length in (2, 5, 23):
+    options = {"lengths": (0, 1, 4, 23), "chunkings": ((1,), (5, 1))}
+    streamed = check_values(function, (20, WIDTH), past=PAST, reference=reference, **options)
+    for length in (2, 23):
         x = np.random.default_rng(length).normal(size=(length, WIDTH)).astype(np.float32)
         found, expected = streamed.offline(None, x), jax.jit(reference)(x)
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

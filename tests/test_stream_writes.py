@@ -126,7 +126,7 @@ def options(name):
 
 def lengths(name):
     least = int(CASES[name][1].rpartition(" ")[2] or 1)
-    return [least, least + 1, least + 2, 13, 20]
+    return [least, least + 1, 13]
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, QUICK[::2], thorough=QUICK))
