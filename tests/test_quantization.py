@@ -399,9 +399,7 @@ WIDER = {
 WIDER_PADS = [(form, pad) for form in WIDER for pad in (0.0, 2.0)]
 
 
-@pytest.mark.parametrize(
-    ("form", "pad"), of_tiers(WIDER_PADS, WIDER_PADS[::5] + WIDER_PADS[3::5], WIDER_PADS)
-)
+@pytest.mark.parametrize(("form", "pad"), of_tiers(WIDER_PADS, WIDER_PADS[::5] + WIDER_PADS[3::5], WIDER_PADS))
 def test_histories_keep_the_narrowest_type(form, pad):
     """Padded windows and delays; where no narrow value stands for the padding, the state is wide."""
 

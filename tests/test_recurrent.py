@@ -40,7 +40,13 @@ def feature_rich(operator, **more):
         **more,
     }
     order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-    return operator, {name: arrays[name] for name in order if name in arrays}, attributes, [True] * len(OUTPUTS[operator]), 14
+    return (
+        operator,
+        {name: arrays[name] for name in order if name in arrays},
+        attributes,
+        [True] * len(OUTPUTS[operator]),
+        14,
+    )
 
 
 @example(feature_rich("LSTM"), np.float64)

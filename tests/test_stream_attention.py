@@ -418,7 +418,7 @@ def test_scores_as_low_as_a_finite_mask_give_nan():
     function = functools.partial(banded, fill=-1e4)
     x = np.random.default_rng(3).normal(size=(9, WIDTH)).astype(np.float32)
     streamed = jaxrnn.stream(function, EXAMPLE, axes=0)
-    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+    np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), atol=1e-5)
     low = functools.partial(banded, fill=-1e4, bias=-6e3)
     assert np.all(np.isnan(jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)))
 
@@ -513,7 +513,7 @@ def test_masks_by_arithmetic(name):
     if not streams:
         check_refused(jaxrnn.StreamError, "depends on (all|the length)", jaxrnn.stream, function, x, axes=0)
         return
-    np.testing.assert_allclose(jaxrnn.stream(function, x, axes=0, pulse=30).run(None, x), function(x))
+    np.testing.assert_allclose(jaxrnn.stream(function, x, axes=0, pulse=30).run(None, x), jax.jit(function)(x))
 
 
 @pytest.mark.parametrize("fill", [1, -1])
@@ -524,7 +524,7 @@ def test_bits_outside_of_a_mask(fill):
     if fill == 1:
         check_refused(jaxrnn.StreamError, "depends on all", jaxrnn.stream, function, x, axes=0)
         return
-    np.testing.assert_array_equal(jaxrnn.stream(function, x, axes=0).run(None, x), function(x))
+    np.testing.assert_array_equal(jaxrnn.stream(function, x, axes=0).run(None, x), jax.jit(function)(x))
 
 
 @pytest.mark.thorough
@@ -534,7 +534,7 @@ def test_long_chunks():
     x = np.arange(1000, dtype=np.float32)[:, None]
     streamed = jaxrnn.stream(function, x, axes=0, pulse=100)
     assert streamed.delay == 899
-    np.testing.assert_array_equal(streamed.run(None, x), function(x))
+    np.testing.assert_array_equal(streamed.run(None, x), jax.jit(function)(x))
 
 
 @pytest.mark.thorough
@@ -543,7 +543,7 @@ def test_pulses_of_any_size():
     function = functools.partial(chunked, size=64, left=1)
     x = np.random.default_rng(7).normal(size=(400, WIDTH)).astype(np.float32)
     streamed = jaxrnn.stream(function, EXAMPLE, axes=0).with_pulse(256)
-    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+    np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), atol=1e-5)
 
 
 #: Arithmetic with masked scores, and True if it streams.
@@ -586,7 +586,7 @@ def test_arithmetic_with_masked_scores(name):
         check_refused(jaxrnn.StreamError, "depends on all", jaxrnn.stream, function, EXAMPLE, axes=0)
         return
     x = np.random.default_rng(5).normal(size=(9, WIDTH)).astype(np.float32)
-    np.testing.assert_allclose(jaxrnn.stream(function, EXAMPLE, axes=0).run(None, x), function(x), rtol=1e-5)
+    np.testing.assert_allclose(jaxrnn.stream(function, EXAMPLE, axes=0).run(None, x), jax.jit(function)(x), rtol=1e-5)
 
 
 @st.composite
@@ -640,4 +640,4 @@ def test_masks_at_random(mask, pulse, length):
         return
     streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
     x = np.random.default_rng(length).normal(size=(length, WIDTH)).astype(np.float32)
-    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+    np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), atol=1e-5)

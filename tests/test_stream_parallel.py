@@ -237,7 +237,7 @@ def test_products_in_a_wider_type(dtype):
     x = jnp.asarray(RANDOM.integers(-11, 11, (18, 3)), dtype)
     for pulse in (1, 16):
         found = jaxrnn.stream(function, x, axes=0, pulse=pulse).run(None, x)
-        jax.tree.map(np.testing.assert_array_equal, found, function(x))
+        jax.tree.map(np.testing.assert_array_equal, found, jax.jit(function)(x))
 
 
 @pytest.mark.thorough
