@@ -16,7 +16,7 @@ from node_models import check_node_refused, one_operator
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from streaming_verifier import POISON, check_values
-from tiers import in_later_tier, of_tiers
+from tiers import of_tiers
 from verifier import assert_same, peer_outputs, verify
 
 import jaxrnn

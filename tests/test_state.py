@@ -72,7 +72,7 @@ EXTERNAL = {
     ),
 }
 #: Variants of a network that has a case without them.
-LATER = ("silero_vad_16k_op15, sr=16000", "silero_vad, sr=16000", "silero_vad, sr=8000")
+LATER = ("silero_vad_16k_op15, sr=16000", "silero_vad, sr=16000", "silero_vad, sr=8000", "silero_vad_16k_op15")
 EXTERNAL |= {
     "silero_vad_16k_op15, sr=16000": ({"sr": 16000}, EXTERNAL["silero_vad_16k_op15"][1]),
     "silero_vad, sr=16000": ({"sr": 16000}, {"state": ("stateN", LSTM_16, (2, "input_dim_0", 128))}),

@@ -78,7 +78,7 @@ QUICK = [
 SMOOTH = ["add to a channel", "updates from later frames", "set the largest", "constant systems", "Cholesky"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[:4], thorough=QUICK))
 def test_values(name):
     check_values(CASES[name], (20, WIDTH), lengths=(1, 5, 12), chunkings=((1,), (3, 1)))
 
@@ -122,7 +122,7 @@ RECURRENCES = {
 }
 
 
-@pytest.mark.parametrize("name", in_later_tier(RECURRENCES, ["smooth"]))
+@pytest.mark.parametrize("name", in_later_tier(RECURRENCES, ["smooth", "root"]))
 def test_recurrences_that_skip_frames_that_do_not_exist(name):
     """An inner loop may never end on such frames; other bodies run on all frames, which is faster."""
     body, dtype, skips = RECURRENCES[name]

@@ -199,6 +199,7 @@ def of_two_keys(x):
     return jax.vmap(lambda key: jax.random.bits(key, (WIDTH,)))(jnp.where(x[:, 0] > 0, *keys))
 
 
+@pytest.mark.thorough
 def test_a_choice_of_random_keys():
     check_values(of_two_keys, X.shape, tolerance=0)
 

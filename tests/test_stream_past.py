@@ -206,7 +206,7 @@ def of(name):
     return functools.partial(CASES[name], past=ALL), functools.partial(CASES[name], past=PAST)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, FAST[::3], thorough=FAST))
+@pytest.mark.parametrize("name", of_tiers(CASES, FAST[::6], thorough=FAST))
 def test_values(name):
     """Pulses of all sizes and the function with the band, with NaN in frames that do not exist."""
     function, reference = of(name)
@@ -402,7 +402,7 @@ def test_offline_without_a_band_is_the_function():
     np.testing.assert_array_equal(streamed.offline(jnp.float32(3), x), np.cumsum(3 * x, 0))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", of_tiers([jnp.float16, jnp.bfloat16], [jnp.bfloat16]))
 def test_low_precision(dtype):
     function, reference = of("an added mask")
     check_values(function, (12, WIDTH), lengths=(1, 4, 9), past=PAST, reference=reference, dtype=dtype, tolerance=0.05)
