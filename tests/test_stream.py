@@ -44,7 +44,6 @@ COMBINED = (
     "frames by number",
     "layers with look-ahead in a loop",
     "positions as running sums",
-    "repeated edges",
     "scans of a length",
     "while frames are left",
     "branch",

@@ -240,14 +240,6 @@ def test_products_in_a_wider_type(dtype):
         jax.tree.map(np.testing.assert_array_equal, found, jax.jit(function)(x))
 
 
-@pytest.mark.thorough
-def test_batches():
-    streamed = jaxrnn.stream(retention, EXAMPLE, axes=0, pulse=4)
-    x = RANDOM.normal(size=(3, 12, WIDTH)).astype(np.float32)
-    found = jax.vmap(lambda x: streamed.run(None, x))(x)
-    np.testing.assert_allclose(found, jax.vmap(retention)(x), atol=1e-5)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", of_tiers(["retention", "gated", "mLSTM", "attention free"], ["gated"]))
 def test_exponents_stay_small(name):

@@ -144,15 +144,6 @@ def test_files(name, tmp_path):
     check_exported(CASES[name][0], X.shape, tmp_path, lengths=lengths(name), **options(name))
 
 
-@pytest.mark.thorough
-def test_batches():
-    """Many streams at once."""
-    streamed = jaxrnn.stream(masked_spectra, X, axes=0, constraints=["S >= 8"])
-    x = np.random.default_rng(0).normal(size=(3, 21, WIDTH)).astype(np.float32)
-    found = jax.vmap(lambda each: streamed.run(None, each))(x)
-    np.testing.assert_allclose(found, jax.vmap(masked_spectra)(x), rtol=1e-5, atol=1e-5)
-
-
 def test_state_of_overlap_add():
     """Partial sums only: the length of a frame without the hop, as by hand."""
     streamed = jaxrnn.stream(lambda x: added(x, 3), X, axes=0)
