@@ -56,7 +56,7 @@ def resizings(draw):
     return x, {"scales": None, "sizes": sizes}, axes, attributes
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(resizings())
 def test_any_setting(case):
     """Where both engines run and differ, one of them is right: ONNX Runtime takes ``align_corners`` to the last whole
