@@ -97,7 +97,7 @@ def finite(tree):
     return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("bound", [4, 9, {"roots": 4}])
+@pytest.mark.parametrize("bound", of_tiers([4, 9, {"roots": 4}], [{"roots": 4}]))
 @pytest.mark.parametrize("most", of_tiers([0, 1, 3, 50], (3,), thorough=()))
 def test_values_are_the_while_loops(bound, most):
     """Ended by the condition or by the count, after no trip too, with a bound that is just enough or ample."""

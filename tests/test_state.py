@@ -108,7 +108,7 @@ def test_external_state_of_real_models(models, name):
         assert variable.output in variable.reason
 
 
-@pytest.mark.parametrize("name", in_later_tier(INTERNAL, ["filter_net", "ocr_net"]))
+@pytest.mark.parametrize("name", in_later_tier(INTERNAL, ["filter_net", "ocr_net", "dual_path_net"]))
 def test_internal_state_of_real_models(models, name):
     model = jaxrnn.load(models / f"{name}.onnx")
     assert internal(model) == INTERNAL[name]
