@@ -111,7 +111,7 @@ def _joined(pieces, each):
 
 
 def check_exported(
-    function, shape, folder, *, lengths=(1, 2, 3, 8, 13), pulses=(1, 3), tolerance=1e-5, opset=None, **options
+    function, shape, folder, *, lengths=(1, 3, 11), pulses=(1, 3), tolerance=1e-5, opset=None, **options
 ):
     """A function of one array with time in front, streamed and written with its flush, equals itself in ONNX Runtime.
 
@@ -127,12 +127,13 @@ def check_exported(
     """
     example = {"x": jax.ShapeDtypeStruct(tuple(shape), np.float32)}
     streamed = jaxrnn.stream(lambda arrays: {"y": function(arrays["x"])}, example, axes=0, pulse=None, **options)
+    recordings = [recording((length * streamed.multiple, *shape[1:]), seed=length) for length in lengths]
+    offline = jax.jit(lambda recordings: list(map(function, recordings)))(recordings)
     for pulse in pulses:
         step, flush = folder / f"step_{pulse}.onnx", folder / f"flush_{pulse}.onnx"
         bound = streamed.with_pulse(pulse * streamed.smallest_pulse)
         jaxrnn.export_onnx(bound, None, step, flush=flush, opset=opset)
         exported = ExportedStream(step, flush)
-        for length in lengths:
-            x = recording((length * streamed.multiple, *shape[1:]), seed=length)
+        for x, expected in zip(recordings, offline, strict=True):
             found = exported.run({"x": x})["y"]
-            assert_same(found, jax.jit(function)(x), tolerance, f"{len(x)} frames, pulse {pulse}")
+            assert_same(found, expected, tolerance, f"{len(x)} frames, pulse {pulse}")

@@ -161,11 +161,13 @@ def continuations(offline: Offline, x: Recording, total: int, nan: bool) -> dict
     allowed = multiple * np.flatnonzero(plan.lengths.allow(np.arange(total // multiple + 1)))
     other = offline.recording(total, 77)
     continued = {}
-    for pulses in (*range(1, 7), total // unit // 2):
+    half = total // unit // 2
+    for pulses in (*range(1, 7), half):
+        # Each length is a part of the program: few recordings end.
         given, ends = pulses * unit, [int(length) for length in allowed if length >= pulses * unit]
         end = offline.part(other, range(given, total))
         changed = offline.joined(offline.part(x, range(given)), end)
-        ends = ends[: unit + 1] if unit <= 8 else ends[: unit + 1 : unit // 4]
+        ends = ends[: unit + 1 : max(1, unit // 4)] if pulses in (2, half) else []
         continued[pulses] = [changed, *(offline.part(changed, range(end)) for end in ends)]
         if nan and all(np.issubdtype(leaf.dtype, np.floating) for leaf in x):
             nothing = [np.full_like(leaf, np.nan) for leaf in end]

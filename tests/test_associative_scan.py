@@ -92,7 +92,7 @@ def in_parallel(monkeypatch):
 
 @pytest.mark.usefixtures("in_parallel")
 @pytest.mark.parametrize(
-    "name", of_tiers(FUNCTIONS, ("rotations", "a derivative", "one stream for several"), thorough=())
+    "name", of_tiers(FUNCTIONS, ("rotations", "one stream for several"), thorough=("a derivative",))
 )
 def test_streams_are_exact(name):
     function, options = FUNCTIONS[name]

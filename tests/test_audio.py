@@ -63,13 +63,14 @@ def waveform(spectra, size, hop, window, padding, length):
 def test_values(padding):
     """Against the definition in float64, and masked spectra back."""
     x, window = noise(400), scipy.signal.get_window("hamming", 32)
-    found = np.asarray(stft(x, 32, 8, "hamming", padding=padding))
+    found = np.asarray(jax.jit(lambda x: stft(x, 32, 8, "hamming", padding=padding))(x))
     expected = spectra(x, 32, 8, window, padding)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     gains = np.random.default_rng(1).uniform(size=expected.shape)
-    back = istft(found * gains.astype(np.float32), 32, 8, "hamming", padding=padding, length=400)
-    np.testing.assert_allclose(back, waveform(expected * gains, 32, 8, window, padding, 400), atol=1e-5)
-    np.testing.assert_allclose(istft(found, 32, 8, "hamming", padding=padding, length=400), x, atol=1e-5)
+    back = jax.jit(lambda frames: istft(frames, 32, 8, "hamming", padding=padding, length=400))
+    masked = back(found * gains.astype(np.float32))
+    np.testing.assert_allclose(masked, waveform(expected * gains, 32, 8, window, padding, 400), atol=1e-5)
+    np.testing.assert_allclose(back(found), x, atol=1e-5)
 
 
 def test_values_of_scipy():
@@ -86,22 +87,27 @@ def test_values_of_scipy():
 SIZES = [(8, 4, 10), (9, 4, 30), (8, 8, 21), (10, 4, 24), (7, 2, 18)]
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("size", "hop", "samples"), of_tiers(SIZES, SIZES[:3]))
-def test_ends(padding, size, hop, samples):
+def test_ends(size, hop, samples):
     """Every sample that a frame holds comes back, also where the hop divides neither the length nor the frame."""
-    x = noise(samples)
-    found = np.asarray(stft(x, size, hop, "hamming", padding=padding))
-    before = {"causal": size - hop, "none": 0}.get(padding, size // 2)
-    held = (len(found) - 1) * hop + size - before
-    length = min(samples, held)
-    back = istft(found, size, hop, "hamming", padding=padding, length=length)
-    np.testing.assert_allclose(back, x[:length], atol=1e-5)
-    whole = istft(found, size, hop, "hamming", padding=padding)
-    shared = min(len(whole), samples)
-    np.testing.assert_allclose(whole[:shared], x[:shared], atol=1e-5)
-    with pytest.raises(jaxrnn.InputError, match=f"the frames hold {held} samples; give no more"):
-        istft(found, size, hop, "hamming", padding=padding, length=held + 1)
+    x, before = noise(samples), {"causal": size - hop, "none": 0}
+
+    @jax.jit
+    def there_and_back(x):
+        results = []
+        for padding in PADDINGS:
+            given, options = stft(x, size, hop, "hamming", padding=padding), {"padding": padding}
+            held = (len(given) - 1) * hop + size - before.get(padding, size // 2)
+            lengths = (min(samples, held), None)
+            results += [istft(given, size, hop, "hamming", length=length, **options) for length in lengths]
+            with pytest.raises(jaxrnn.InputError, match=f"the frames hold {held} samples; give no more"):
+                istft(given, size, hop, "hamming", length=held + 1, **options)
+            assert len(results[-2]) == lengths[0]
+        return results
+
+    for back in there_and_back(x):
+        shared = min(len(back), samples)
+        np.testing.assert_allclose(back[:shared], x[:shared], atol=1e-5)
 
 
 @pytest.mark.thorough
@@ -130,7 +136,7 @@ def masked(padding, size=SIZE, hop=HOP):
     return function
 
 
-@pytest.mark.parametrize("padding", of_tiers(PADDINGS, ("causal",), ("reflect",)))
+@pytest.mark.parametrize("padding", of_tiers(PADDINGS, (), ("causal", "reflect")))
 def test_streams(padding, tmp_path):
     """Exact for every length and pulse, with gradients, in JAX and in ONNX Runtime."""
     options = {"multiple": HOP, "constraints": [f"S >= {SIZE // HOP}"]}
@@ -433,17 +439,15 @@ def test_sound_that_a_wav_file_cannot_hold(noisy, tmp_path):
     clipped = int(np.count_nonzero(np.abs(read_sound(out)[0]) >= 32767 / 32768))
     assert f"{clipped:,} of {len(noisy[1]):,} samples exceed full scale and are clipped" in stderr
     out.unlink()
-    for rate in (8000.5, 2.0**31):
-        said = call("stream", *given, "--rate", rate, status=2).stderr
-        assert f"must be a whole number from 1 to 2**31 - 1, not {rate:.10g}" in said
+    said = call("stream", *given, "--rate", 8000.5, status=2).stderr
+    assert "must be a whole number from 1 to 2**31 - 1, not 8000.5" in said
     np.save(loud, noisy[1][:128])
-    for padding in ("reflect", "none"):
-        said = call("stream", *given, "--rate", 16_000, "--padding", padding, status=2).stderr
-        assert "a recording of 128 frames is too short" in said
-        assert "needs 129 or more" in said
+    said = call("stream", *given, "--rate", 16_000, "--padding", "reflect", status=2).stderr
+    assert "a recording of 128 frames is too short" in said
+    assert "needs 129 or more" in said
     assert not out.exists()
-    compiled = tmp_path / "denoiser.jaxrnn"
-    call("compile", PACKAGED, *OPTIONS, "-o", compiled)
+    compiled, model = tmp_path / "step.jaxrnn", jaxrnn.load(step_model(tmp_path / "step.onnx"))
+    jaxrnn.save_compiled(model, compiled)
     assert "--stft needs the ONNX file" in call("stream", compiled, *given[1:], status=2).stderr
 
 

@@ -158,7 +158,7 @@ QUICK += ["product", "gates of a cell", "convert_element_type", "complex functio
 
 
 @pytest.mark.parametrize(
-    "name", of_tiers([name for name in FUNCTIONS if name in {*LONG, *QUICK}], QUICK[::4], thorough=QUICK)
+    "name", of_tiers([name for name in FUNCTIONS if name in {*LONG, *QUICK}], QUICK[::8], thorough=QUICK)
 )
 def test_functions(name):
     compare(name, "float32", QUICK_SHAPES[1:] if name in LONG else QUICK_SHAPES, OPTIMISED)

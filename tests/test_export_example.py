@@ -124,15 +124,17 @@ def test_a_folder_is_renewed_and_what_was_edited_stays(tmp_path):
     assert (folder / "main.cpp").read_text() == "perhaps mine"
 
 
-@pytest.mark.parametrize("name", ["stream.json", "state.bin", "s.onnx"])
-def test_files_of_others_are_not_replaced_nor_is_the_export_written(tmp_path, name):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / name).write_text("{}")
-    files = ("-o", tmp_path / "s.onnx", "--example", tmp_path / "folder")
-    assert f"{name} " in call("export", PACKAGED, "--dim", "time=1", *files, status=2).stderr
+def test_files_of_others_are_not_replaced_nor_is_the_export_written(tmp_path):
+    folder, files = tmp_path / "folder", ("-o", tmp_path / "s.onnx", "--example", tmp_path / "folder")
+    folder.mkdir()
+    for name in ("stream.json", "state.bin", "s.onnx"):
+        (folder / name).write_text("{}")
+        assert f"{name} " in call("export", PACKAGED, "--dim", "time=1", *files, status=2).stderr
+        assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "{}")]
+        (folder / name).unlink()
     assert "an example is for a stream" in call("export", PACKAGED, *OPTIONS, "--batch", "2", *files, status=2).stderr
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-    assert [path.read_text() for path in (tmp_path / "folder").iterdir()] == ["{}"]
+    assert not [*folder.iterdir()]
 
 
 def test_files_that_do_not_make_an_example(tmp_path):

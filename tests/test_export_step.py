@@ -16,6 +16,7 @@ from jax import lax
 from onnx import helper
 from refusals import check_refused
 from small_models import graph_of, make_model
+from tiers import of_tiers
 from verifier import peer_outputs, run_session, session
 
 import jaxrnn
@@ -288,7 +289,7 @@ def test_complex_numbers_are_pairs(tmp_path):
     assert [(each.dtype, each.shape[-1]) for each in states] == [(np.float32, 2)] * 2  # the two parts of a total
 
 
-@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize("batch", of_tiers([None, 3], [None]))
 def test_a_joined_state(tmp_path, batch):
     """One vector for each type holds the entries that the metadata list: the same numbers, bit for bit."""
     params = filter_params()

@@ -345,7 +345,7 @@ def test_layers_of_many_units(name, batch, hidden, lengths, monkeypatch):
 
     The loop of steps is computed in float64.
     """
-    cell, directions, time = LAYERS[name], (False, True), 37  # a prime, so that blocks leave a remainder
+    cell, directions, time = LAYERS[name], (False, True), 19  # a prime, so that blocks leave a remainder
     rng = np.random.default_rng(0)
     draw = lambda *shape, size=1.0: size * rng.normal(size=shape)  # noqa: E731
     gates, scale = cell.gates * hidden, hidden**-0.5

@@ -30,6 +30,7 @@ def test_a_result_or_our_own_error(kind):
     assert found.outcomes[f"{step}: {error}"], found.outcomes
 
 
+@pytest.mark.nightly
 def test_a_case_is_the_same_every_time():
     for kind in COUNTS:
         (first, how), (again, too) = make(kind, 5, 3), make(kind, 5, 3)

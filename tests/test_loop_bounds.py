@@ -97,7 +97,7 @@ def finite(tree):
     return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("bound", [4, 9, {"roots": 4}])
+@pytest.mark.parametrize("bound", of_tiers([4, 9, {"roots": 4}], [{"roots": 4}]))
 @pytest.mark.parametrize("most", of_tiers([0, 1, 3, 50], (3,), thorough=()))
 def test_values_are_the_while_loops(bound, most):
     """Ended by the condition or by the count, after no trip too, with a bound that is just enough or ample."""
@@ -260,10 +260,10 @@ def test_without_a_bound_reverse_mode_says_what_to_do():
             with pytest.raises(jaxrnn.NodeError, match=r"node 'roots' \(Loop-16\).*max_trip_count"):
                 act(rows if act is backwards[2] else rows[3])
         expected = [float(jax.grad(lambda a: roots(free.params, a, 0.0)[1])(a)) for a in rows]
-        np.testing.assert_allclose(jax.jacfwd(mapped)(rows), np.diag(expected), rtol=1e-14)
+        np.testing.assert_allclose(jax.jit(jax.jacfwd(mapped))(rows), np.diag(expected), rtol=1e-14)
         np.testing.assert_allclose(jax.linearize(mapped, rows)[1](jnp.ones(4)), expected, rtol=1e-14)
         curved = [float(jax.hessian(lambda a: roots(free.params, a, 0.0)[1])(a)) for a in rows]
-        np.testing.assert_allclose(jax.vmap(jax.jacfwd(jax.jacfwd(total)))(rows), curved, rtol=1e-13)
+        np.testing.assert_allclose(jax.jit(jax.vmap(jax.jacfwd(jax.jacfwd(total))))(rows), curved, rtol=1e-13)
 
 
 @pytest.mark.thorough

@@ -47,7 +47,7 @@ def random_inputs(model, sizes, seed=0):
     return arrays
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[::2], QUICK))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[:1], QUICK))
 def test_values(models, name):
     lengths, static = CASES[name]
     static = {key: np.asarray(value) for key, value in static.items()}

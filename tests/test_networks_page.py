@@ -32,8 +32,7 @@ def test_figures_are_those_of_the_file(models, name):
     assert measure(models, name) == read_page(PAGE.read_text(encoding="utf-8"))[0][name], AGAIN
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", WAVES)
+@pytest.mark.parametrize("name", of_tiers(WAVES, (), ["DTLN"]))
 def test_latencies_are_those_of_the_stream(models, name):
     assert measure_waveform(models, name) == read_page(PAGE.read_text(encoding="utf-8"))[1][name], AGAIN
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import json
@@ -240,16 +241,21 @@ def test_packaging_asks_for_the_tested_range():
 DEFINED = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
 
 
+@functools.cache
+def histories():
+    """The schema of each version of each operator."""
+    found = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if not schema.deprecated:
+            found.setdefault((schema.domain, schema.name), {})[schema.since_version] = schema
+    return found
+
+
 # Those of Microsoft's own, and a few that an older onnx has not, are held against ONNX Runtime in their own tests.
 @pytest.mark.parametrize("key", sorted(DEFINED & set(operator_table())), ids=lambda key: "::".join(filter(None, key)))
 def test_every_version_is_listed_and_every_attribute_read(key):
     """Each definition from opset 7 on has its entry, and its function takes just the attributes that ONNX defines."""
-    domain, name = key
-    history = {
-        schema.since_version: schema
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if (schema.domain, schema.name) == key and not schema.deprecated
-    }
+    (domain, name), history = key, histories()[key]
     newest_at_7 = max((version for version in history if version <= 7), default=0)
     expected = {version for version in history if version >= newest_at_7} if not domain else set(history)
     listed = operator_table()[key]

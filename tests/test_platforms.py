@@ -110,15 +110,6 @@ def test_files_of_exporters_lower(name):
     check_lowering(network.model, 1 if streams else None, network.time if streams else "S")
 
 
-@pytest.mark.thorough
-def test_the_step_of_a_network_exported_for_all_platforms_is_the_step(models):
-    model = jaxrnn.load(models / "dtln_1.onnx")
-    arguments = model.params, model.init(), {"input_2": recording((1, 1, 257))}
-    steps = export(model.step, *arguments, platforms=ALL).call, model.step
-    found, expected = (jax.jit(step)(*arguments) for step in steps)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), found, expected)
-
-
 @pytest.mark.parametrize("proto", [layers_model, depthwise_model])
 def test_small_models_lower(proto):
     model = jaxrnn.load(proto())

@@ -28,7 +28,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from lowering_verifier import lowered, verify_lowering
 from streaming_verifier import check_gradients, check_values
-from tiers import of_tiers
+from tiers import in_later_tier, of_tiers
 
 from jaxrnn.jaxprs.equations import evaluate, fingerprint, trace
 from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES
@@ -218,7 +218,7 @@ def test_identities_vanish(context):
         assert fingerprint(with_identity) == plain, f"{name} stays in {with_identity}"
 
 
-QUICK = ("index", "attention", "the end")
+QUICK = ("index",)
 
 
 @pytest.mark.parametrize("context", of_tiers(list(CONTEXTS), QUICK, list(CONTEXTS)))
@@ -271,11 +271,12 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", in_later_tier(BODIES, ["linear solve"]))
 def test_canonical_programs_run_as_their_functions(name):
     function, x = BODIES[name], np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     closed, _ = trace(function, x)
     (found,), expected = jax.jit(lambda x: evaluate(closed, [x]))(x), jax.jit(function)(x)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     (changes,) = jax.jit(lambda x: evaluate(trace(lambda x: jax.jvp(function, [x], [x])[1], x)[0], [x]))(x)
-    np.testing.assert_allclose(changes, jax.jvp(function, [x], [x])[1], rtol=1e-5, atol=1e-5)
+    expected = jax.jit(lambda x: jax.jvp(function, [x], [x])[1])(x)
+    np.testing.assert_allclose(changes, expected, rtol=1e-5, atol=1e-5)

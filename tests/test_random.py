@@ -10,6 +10,7 @@ from node_models import check_node_refused, one_operator
 from onnx import TensorProto, helper
 from scipy import stats
 from small_models import graph_of, make_model
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
@@ -26,7 +27,7 @@ def drawn(name, inputs=None, **attributes):
     return first
 
 
-@pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"])
+@pytest.mark.parametrize("kind", of_tiers(["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"], ["FLOAT", "BFLOAT16"]))
 def test_distributions(kind):
     dtype = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind))
     numbers = {"dtype": getattr(TensorProto, kind), "shape": [100, COUNT // 100], "seed": 3.0}

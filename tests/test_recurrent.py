@@ -17,8 +17,42 @@ from verifier import EQUAL, assert_derivative, assert_equal, dot, random_like, s
 import jaxrnn
 
 
+def feature_rich(operator, **more):
+    """A node of two directions with rows of every length, peepholes, and activations on both sides of their kinks."""
+    rng = np.random.default_rng(0)
+    _, gates, default = ROWS[operator]
+    time, batch, features, hidden = 3, 3, 2, 2
+    shapes = {
+        "X": (time, batch, features),
+        "W": (2, gates * hidden, features),
+        "R": (2, gates * hidden, hidden),
+        "B": (2, 2 * gates * hidden),
+        "initial_h": (2, batch, hidden),
+        **({"initial_c": (2, batch, hidden), "P": (2, 3 * hidden)} if operator == "LSTM" else {}),
+    }
+    arrays = {name: 0.8 * rng.normal(size=shape) for name, shape in shapes.items()}
+    arrays["sequence_lens"] = np.array([0, 3, 2], np.int32)
+    attributes = {
+        "direction": "bidirectional",
+        "hidden_size": hidden,
+        "clip": 1.5,
+        "activations": [*default, *("HardSigmoid", "LeakyRelu", "Elu")[: len(default)]],
+        **more,
+    }
+    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+    return (
+        operator,
+        {name: arrays[name] for name in order if name in arrays},
+        attributes,
+        [True] * len(OUTPUTS[operator]),
+        14,
+    )
+
+
+@example(feature_rich("LSTM"), np.float64)
+@example(feature_rich("LSTM", input_forget=1), np.float64)
 @given(nodes(), st.sampled_from((np.float64, np.float32)))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_values(case, dtype):
     operator, arrays, attributes, wanted, opset = case
     arrays = {name: array if name == "sequence_lens" else array.astype(dtype) for name, array in arrays.items()}
@@ -117,36 +151,10 @@ def function_of(case):
     return lambda arrays: model.apply({}, {**arrays, **lengths}), varied
 
 
-def feature_rich(operator, **more):
-    """A node of two directions with rows of every length, peepholes, and activations on both sides of their kinks."""
-    rng = np.random.default_rng(0)
-    _, gates, default = ROWS[operator]
-    time, batch, features, hidden = 3, 3, 2, 2
-    shapes = {
-        "X": (time, batch, features),
-        "W": (2, gates * hidden, features),
-        "R": (2, gates * hidden, hidden),
-        "B": (2, 2 * gates * hidden),
-        "initial_h": (2, batch, hidden),
-        **({"initial_c": (2, batch, hidden), "P": (2, 3 * hidden)} if operator == "LSTM" else {}),
-    }
-    arrays = {name: 0.8 * rng.normal(size=shape) for name, shape in shapes.items()}
-    arrays["sequence_lens"] = np.array([0, 3, 2], np.int32)
-    attributes = {
-        "direction": "bidirectional",
-        "hidden_size": hidden,
-        "clip": 1.5,
-        "activations": [*default, *("HardSigmoid", "LeakyRelu", "Elu")[: len(default)]],
-        **more,
-    }
-    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-    return operator, {name: arrays[name] for name in order if name in arrays}, attributes, None, 14
-
-
 @example(feature_rich("LSTM"))
 @example(feature_rich("GRU", linear_before_reset=1))
 @given(nodes())
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 def test_first_order(case):
     """Forward mode against differences, away from kinks; reverse mode is its transpose: <u, J v> = <J^T u, v>."""
     with jax.enable_x64(True):

@@ -56,7 +56,7 @@ def resizings(draw):
     return x, {"scales": None, "sizes": sizes}, axes, attributes
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(resizings())
 def test_any_setting(case):
     """Where both engines run and differ, one of them is right: ONNX Runtime takes ``align_corners`` to the last whole
@@ -169,7 +169,7 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(STREAMS, ["every third", "linear", "sizes", "version 10"]))
+@pytest.mark.parametrize("name", of_tiers(STREAMS, ["every third", "sizes", "version 10"]))
 def test_streams(name):
     function, delay = STREAMS[name]
     streamed = check_values(function, (1, 2, 1), 2, lengths=(1, 2, 7), chunkings=((2, 1, 3),))

@@ -100,6 +100,7 @@ def test_narrow_types(dtype):
     check("DFT", {"x": x}, opset=20, engines=(by_reference,), atol=float(ml_dtypes.finfo(dtype).eps) * 32)
 
 
+@pytest.mark.thorough
 def test_gradients():
     with jax.enable_x64(True):
         signal, window = normal(1, 14, 1, dtype=np.float64), normal(6, dtype=np.float64)
@@ -129,6 +130,7 @@ def test_streams(name):
     assert streamed.smallest_pulse == pulse
 
 
+@pytest.mark.thorough
 def test_a_model_streams():
     """From samples to the logarithm of mel bands, as files have it: windows and mel matrix from their operators."""
     node = helper.make_node

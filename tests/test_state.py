@@ -72,7 +72,7 @@ EXTERNAL = {
     ),
 }
 #: Variants of a network that has a case without them.
-LATER = ("silero_vad_16k_op15, sr=16000", "silero_vad, sr=16000", "silero_vad, sr=8000")
+LATER = ("silero_vad_16k_op15, sr=16000", "silero_vad, sr=16000", "silero_vad, sr=8000", "silero_vad_16k_op15")
 EXTERNAL |= {
     "silero_vad_16k_op15, sr=16000": ({"sr": 16000}, EXTERNAL["silero_vad_16k_op15"][1]),
     "silero_vad, sr=16000": ({"sr": 16000}, {"state": ("stateN", LSTM_16, (2, "input_dim_0", 128))}),
@@ -108,7 +108,7 @@ def test_external_state_of_real_models(models, name):
         assert variable.output in variable.reason
 
 
-@pytest.mark.parametrize("name", in_later_tier(INTERNAL, ["filter_net", "ocr_net"]))
+@pytest.mark.parametrize("name", in_later_tier(INTERNAL, ["filter_net", "ocr_net", "dual_path_net"]))
 def test_internal_state_of_real_models(models, name):
     model = jaxrnn.load(models / f"{name}.onnx")
     assert internal(model) == INTERNAL[name]

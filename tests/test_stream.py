@@ -37,9 +37,16 @@ GRADIENTS = (
     "a forward rule of its own",
     "max pooling",
 )
-QUICK_GRADIENTS = (GRADIENTS[0], GRADIENTS[4], GRADIENTS[7], GRADIENTS[10], GRADIENTS[12])
+QUICK_GRADIENTS = (GRADIENTS[0], GRADIENTS[7], GRADIENTS[12])
 #: Cases whose rules other cases run too.
 COMBINED = (
+    "devices that are one",
+    "frames by number",
+    "layers with look-ahead in a loop",
+    "positions as running sums",
+    "scans of a length",
+    "while frames are left",
+    "branch",
     "matrices",
     "tridiagonal systems",
     "derivatives of pooling in a frame",

@@ -213,7 +213,7 @@ EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
     ),
 )
 def test_values(name):
-    check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)))
+    check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 5, 23), chunkings=((1,), (5, 1)))
 
 
 @pytest.mark.thorough
@@ -276,7 +276,7 @@ def check_recorded(models, name, streamed, params):
             np.testing.assert_allclose(found["y"], arrays[f"{length}.out.y"], atol=2e-6)
 
 
-@pytest.mark.parametrize("name", of_tiers(FILES, FILES[::2]))
+@pytest.mark.parametrize("name", of_tiers(FILES, FILES[2:3]))
 @pytest.mark.parametrize("pulse", of_tiers([1, 4], [4]))
 def test_files(models, name, pulse):
     """PyTorch's outputs at every recorded length; one history of keys and one of values."""
@@ -370,7 +370,7 @@ COPIES = {
 @pytest.mark.parametrize("name", COPIES)
 def test_copies_share_one_history(name):
     """Copies of one value at several delays read one history of the longest delay."""
-    streamed = check_values(COPIES[name], (20, WIDTH), lengths=(0, 1, 3, 5, 12), chunkings=((1,), (3, 1), (7,)))
+    streamed = check_values(COPIES[name], (20, WIDTH), lengths=(0, 1, 3, 12), chunkings=((1,), (5, 1)))
     assert [each.shape for each in streamed.state if each.kind != "counter"] == [(4, WIDTH)]
 
 
@@ -428,7 +428,7 @@ def test_scores_as_low_as_a_finite_mask_give_nan():
     function = functools.partial(banded, fill=-1e4)
     x = np.random.default_rng(3).normal(size=(9, WIDTH)).astype(np.float32)
     streamed = jaxrnn.stream(function, EXAMPLE, axes=0)
-    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+    np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), atol=1e-5)
     low = functools.partial(banded, fill=-1e4, bias=-6e3)
     assert np.all(np.isnan(jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)))
 
@@ -447,10 +447,9 @@ def test_the_first_query_of_a_strict_mask_sees_no_key():
     x = np.random.default_rng(6).normal(size=(9, WIDTH)).astype(np.float32)
     unbounded = lambda x: jnp.exp(jnp.where((apart(x) >= 1) & (apart(x) <= 4), x @ x.T, -jnp.inf)) @ x  # noqa: E731
     for function in (strict, normalised, unbounded):
-        for pulse in (1, 4):
-            streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
-            # Sums of frames cancel, so that a result is as exact as its largest term.
-            np.testing.assert_allclose(streamed.run(None, x), function(x), rtol=1e-5, atol=1e-6)
+        streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=4)
+        # Sums of frames cancel, so that a result is as exact as its largest term.
+        np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), rtol=1e-5, atol=1e-6)
     low = functools.partial(strict, fill=-1e9)
     found = jaxrnn.stream(low, EXAMPLE, axes=0).run(None, x)
     assert np.all(np.isnan(found[0]))
@@ -524,7 +523,7 @@ def test_masks_by_arithmetic(name):
     if not streams:
         check_refused(jaxrnn.StreamError, "depends on (all|the length)", jaxrnn.stream, function, x, axes=0)
         return
-    np.testing.assert_allclose(jaxrnn.stream(function, x, axes=0, pulse=30).run(None, x), function(x))
+    np.testing.assert_allclose(jaxrnn.stream(function, x, axes=0, pulse=30).run(None, x), jax.jit(function)(x))
 
 
 @pytest.mark.parametrize("fill", [1, -1])
@@ -535,7 +534,7 @@ def test_bits_outside_of_a_mask(fill):
     if fill == 1:
         check_refused(jaxrnn.StreamError, "depends on all", jaxrnn.stream, function, x, axes=0)
         return
-    np.testing.assert_array_equal(jaxrnn.stream(function, x, axes=0).run(None, x), function(x))
+    np.testing.assert_array_equal(jaxrnn.stream(function, x, axes=0).run(None, x), jax.jit(function)(x))
 
 
 @pytest.mark.thorough
@@ -545,7 +544,7 @@ def test_long_chunks():
     x = np.arange(1000, dtype=np.float32)[:, None]
     streamed = jaxrnn.stream(function, x, axes=0, pulse=100)
     assert streamed.delay == 899
-    np.testing.assert_array_equal(streamed.run(None, x), function(x))
+    np.testing.assert_array_equal(streamed.run(None, x), jax.jit(function)(x))
 
 
 @pytest.mark.thorough
@@ -554,7 +553,7 @@ def test_pulses_of_any_size():
     function = functools.partial(chunked, size=64, left=1)
     x = np.random.default_rng(7).normal(size=(400, WIDTH)).astype(np.float32)
     streamed = jaxrnn.stream(function, EXAMPLE, axes=0).with_pulse(256)
-    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+    np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), atol=1e-5)
 
 
 #: Arithmetic with masked scores, and True if it streams.
@@ -597,7 +596,7 @@ def test_arithmetic_with_masked_scores(name):
         check_refused(jaxrnn.StreamError, "depends on all", jaxrnn.stream, function, EXAMPLE, axes=0)
         return
     x = np.random.default_rng(5).normal(size=(9, WIDTH)).astype(np.float32)
-    np.testing.assert_allclose(jaxrnn.stream(function, EXAMPLE, axes=0).run(None, x), function(x), rtol=1e-5)
+    np.testing.assert_allclose(jaxrnn.stream(function, EXAMPLE, axes=0).run(None, x), jax.jit(function)(x), rtol=1e-5)
 
 
 @st.composite
@@ -651,4 +650,4 @@ def test_masks_at_random(mask, pulse, length):
         return
     streamed = jaxrnn.stream(function, EXAMPLE, axes=0, pulse=pulse)
     x = np.random.default_rng(length).normal(size=(length, WIDTH)).astype(np.float32)
-    np.testing.assert_allclose(streamed.run(None, x), function(x), atol=1e-5)
+    np.testing.assert_allclose(streamed.run(None, x), jax.jit(function)(x), atol=1e-5)

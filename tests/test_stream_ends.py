@@ -67,7 +67,7 @@ QUICK = ["logsumexp", "weighted deviation", "covariance", "variance of another r
 QUICK += ["chosen channels", "groups of channels"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[::2], QUICK))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[::4], QUICK))
 def test_values(name):
     check_values(CASES[name], (20, CHANNELS), multiple=MULTIPLES.get(name, 1), tolerance=3e-5)
 
@@ -78,7 +78,7 @@ def test_gradients(name):
     check_gradients(CASES[name], (20, CHANNELS), multiple=MULTIPLES.get(name, 1))
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["weighted deviation", "heads of attention"], thorough=()))
+@pytest.mark.parametrize("name", of_tiers(CASES, ["heads of attention"], thorough=["weighted deviation"]))
 def test_files(name, tmp_path):
     check_exported(CASES[name], X.shape, tmp_path, multiple=MULTIPLES.get(name, 1), tolerance=3e-5)
 
@@ -201,7 +201,7 @@ EXCURSIONS = {
 
 
 @pytest.mark.parametrize("pulse", of_tiers([1, 3], [3], thorough=()))
-@pytest.mark.parametrize("name", of_tiers(EXCURSIONS, ["mean, down"], ["weighted power"]))
+@pytest.mark.parametrize("name", of_tiers(EXCURSIONS, (), ["mean, down", "weighted power"]))
 def test_excursions_of_a_final_value(name, pulse):
     """The result does not depend on the way of a final value to the end."""
     function, x = EXCURSIONS[name]
@@ -219,11 +219,10 @@ def test_squares_that_overflow():
     frames = [[1e25, 1, 3e38, 1], [-3e25, -1e20, 3e38, np.inf], [2e25, 1e30, 3e38, 2], [0, 3, 2e38, 1]]
     x = np.array(frames, np.float32)
     function = lambda x: (x.var(0), x.std(0))  # noqa: E731
-    for pulse in (1, 3):
-        streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, 4), np.float32), axes=0, pulse=pulse)
-        for found, expected in zip(streamed.run(None, x), function(jnp.asarray(x)), strict=True):
-            np.testing.assert_array_equal(found, expected)
-            np.testing.assert_array_equal(found, [np.inf, np.inf, np.inf, np.nan])
+    streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, 4), np.float32), axes=0, pulse=3)
+    for found, expected in zip(streamed.run(None, x), jax.jit(function)(x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(found, [np.inf, np.inf, np.inf, np.nan])
 
 
 def test_sums_without_drift():

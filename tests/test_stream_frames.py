@@ -78,9 +78,9 @@ QUICK = [
 SMOOTH = ["add to a channel", "updates from later frames", "set the largest", "constant systems", "Cholesky"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[:4], thorough=QUICK))
 def test_values(name):
-    check_values(CASES[name], (20, WIDTH), lengths=(1, 2, 5, 12), chunkings=((1,), (3, 1)))
+    check_values(CASES[name], (20, WIDTH), lengths=(1, 5, 12), chunkings=((1,), (3, 1)))
 
 
 @pytest.mark.parametrize("name", of_tiers(SMOOTH, ["updates from later frames"], thorough=()))
@@ -122,7 +122,7 @@ RECURRENCES = {
 }
 
 
-@pytest.mark.parametrize("name", in_later_tier(RECURRENCES, ["smooth"]))
+@pytest.mark.parametrize("name", in_later_tier(RECURRENCES, ["smooth", "root"]))
 def test_recurrences_that_skip_frames_that_do_not_exist(name):
     """An inner loop may never end on such frames; other bodies run on all frames, which is faster."""
     body, dtype, skips = RECURRENCES[name]
@@ -152,7 +152,7 @@ def test_frames_by_number_that_do_not_exist(dtype):
     streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((20, WIDTH), dtype), axes=0)
     for frames in (1, 5, 6):
         x = jnp.ones((frames, WIDTH), dtype)
-        jax.tree.map(np.testing.assert_array_equal, streamed.run(None, x), function(x))
+        jax.tree.map(np.testing.assert_array_equal, streamed.run(None, x), jax.jit(function)(x))
 
 
 @pytest.mark.parametrize("pad", [0.0, -0.0])

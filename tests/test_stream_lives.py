@@ -177,7 +177,7 @@ def test_positions(name, pulse):
     check_positions(name, pulse)
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "remainders"])
+@pytest.mark.parametrize("name", of_tiers(FUNCTIONS, [*FUNCTIONS][::3], []))
 def test_positions_of_64_bits(name):
     """Positions that are cast to 32 bits count in laps, too."""
     with jax.enable_x64(True):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen, nnx
+from tiers import of_tiers
 
 import jaxrnn
 
@@ -77,7 +78,7 @@ def test_an_nnx_module_as_it_is(tied):
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
-@pytest.mark.parametrize("how", ["method", "partial", "params"])
+@pytest.mark.parametrize("how", of_tiers(["method", "partial", "params"], ["params"]))
 def test_parts_of_an_nnx_module(tied, how):
     expected = nnx.clone(tied).recurrent(X)
     if how == "params":

@@ -196,22 +196,20 @@ CASES = {
     "sum of two": (sum_of_two, 4 * 36),
     "two layers": (two_layers, 75 + 2 * HEADS * SIZE**2),
 }
-QUICK = ["keys first", "mLSTM", "Mamba-2", "segments and keys", "powers", "RWKV", "with look-ahead"]
+QUICK = ["keys first", "mLSTM", "Mamba-2", "with look-ahead", "segments and keys", "powers", "RWKV"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK, thorough=()))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[:4], thorough=QUICK))
 def test_values(name):
     """Exact in every mixture of pulses, with a state that does not grow."""
     function, size = CASES[name]
-    streamed = check_values(
-        function, (20, WIDTH), lengths=(1, 2, 5, 12, 23), chunkings=((1,), (3, 1), (8,)), tolerance=2e-5
-    )
+    streamed = check_values(function, (20, WIDTH), lengths=(1, 5, 23), chunkings=((1,), (5, 1)), tolerance=2e-5)
     assert sum(np.prod(each.shape) for each in streamed.state if each.kind != "counter") == size
     assert streamed.look_ahead == (2 if name == "with look-ahead" else 0)
     assert streamed.receptive_field is None
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["gated features"], thorough=[]))
+@pytest.mark.parametrize("name", of_tiers(CASES, (), thorough=["gated features"]))
 def test_gradients(name):
     check_gradients(CASES[name][0], (12, WIDTH), length=7)
 
@@ -226,7 +224,7 @@ def test_exports(name, pulse, tmp_path):
     assert report.flushed
 
 
-@pytest.mark.parametrize("dtype", of_tiers([jnp.int8, jnp.bfloat16], [jnp.int8]))
+@pytest.mark.parametrize("dtype", of_tiers([jnp.int8, jnp.bfloat16], (), [jnp.int8]))
 def test_products_in_a_wider_type(dtype):
     """Whole numbers are equal to the bit: no part of an element is computed in the narrow type of the frames."""
 
@@ -239,15 +237,7 @@ def test_products_in_a_wider_type(dtype):
     x = jnp.asarray(RANDOM.integers(-11, 11, (18, 3)), dtype)
     for pulse in (1, 16):
         found = jaxrnn.stream(function, x, axes=0, pulse=pulse).run(None, x)
-        jax.tree.map(np.testing.assert_array_equal, found, function(x))
-
-
-@pytest.mark.thorough
-def test_batches():
-    streamed = jaxrnn.stream(retention, EXAMPLE, axes=0, pulse=4)
-    x = RANDOM.normal(size=(3, 12, WIDTH)).astype(np.float32)
-    found = jax.vmap(lambda x: streamed.run(None, x))(x)
-    np.testing.assert_allclose(found, jax.vmap(retention)(x), atol=1e-5)
+        jax.tree.map(np.testing.assert_array_equal, found, jax.jit(function)(x))
 
 
 @pytest.mark.nightly
@@ -323,7 +313,7 @@ def complex_decays(x, *, of_weights=False):
         return (power @ x.astype(dtype)).real, sums.real
 
 
-@pytest.mark.parametrize("name", of_tiers(["values", "gradients"], ["values"]))
+@pytest.mark.parametrize("name", of_tiers(["values", "gradients"], (), ["values"]))
 def test_complex_decays(name):
     if name == "values":
         check_values(complex_decays, (20, 3), chunkings=((1,), (4,)))

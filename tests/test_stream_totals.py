@@ -134,7 +134,7 @@ def test_products_by_type_and_pulse(dtype):
         np.testing.assert_array_equal(np.asarray(total), expected[-1], f"pulse {pulse}")
 
 
-@pytest.mark.parametrize("name", in_later_tier(["cumsum", "cumprod", "cumlogsumexp"], ["cumlogsumexp"]))
+@pytest.mark.parametrize("name", in_later_tier(["cumsum", "cumprod", "cumlogsumexp"], ["cumprod", "cumlogsumexp"]))
 def test_types_below_float32(name):
     """In the stream's own type, up to a rounding of it."""
     function = functools.partial(getattr(lax, name), axis=0)
@@ -265,7 +265,6 @@ def test_associative_sums():
     """They are sums in any tree, also with operands in another order; what is more than a sum is none."""
     assert _kinds(lambda a, b: b + a) == ["remainder", "total"]
     assert _kinds(lambda a, b: a + b + 0 * b) == ["carry", "carry"]
-    assert _kinds(lambda a, b: a) == ["carry", "carry"]
     assert _kinds(jnp.maximum) == ["carry", "carry"]
 
     def moments(x):
@@ -274,7 +273,6 @@ def test_associative_sums():
 
     streamed = check_values(moments, (20, 3))
     assert [entry.kind for entry in streamed.state].count("remainder") == 3
-    check_values(lambda x: jaxrnn.associative_scan(jnp.add, x, axis=1), (20, 3))
 
 
 def _kinds(function):

@@ -126,15 +126,15 @@ def options(name):
 
 def lengths(name):
     least = int(CASES[name][1].rpartition(" ")[2] or 1)
-    return [least, least + 1, least + 2, 13, 20]
+    return [least, least + 1, 13]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[::2], thorough=QUICK))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK[::4], thorough=QUICK))
 def test_values(name):
     check_values(CASES[name][0], X.shape, lengths=lengths(name), **options(name))
 
 
-@pytest.mark.parametrize("name", of_tiers([name for name in CASES if name not in DISCRETE], BRIEF[1:], BRIEF[:1]))
+@pytest.mark.parametrize("name", of_tiers([name for name in CASES if name not in DISCRETE], BRIEF[1:2], BRIEF[:1]))
 def test_gradients(name):
     check_gradients(CASES[name][0], X.shape, length=13, **options(name))
 
@@ -142,15 +142,6 @@ def test_gradients(name):
 @pytest.mark.parametrize("name", of_tiers(CASES, BRIEF[:1], BRIEF))
 def test_files(name, tmp_path):
     check_exported(CASES[name][0], X.shape, tmp_path, lengths=lengths(name), **options(name))
-
-
-@pytest.mark.thorough
-def test_batches():
-    """Many streams at once."""
-    streamed = jaxrnn.stream(masked_spectra, X, axes=0, constraints=["S >= 8"])
-    x = np.random.default_rng(0).normal(size=(3, 21, WIDTH)).astype(np.float32)
-    found = jax.vmap(lambda each: streamed.run(None, each))(x)
-    np.testing.assert_allclose(found, jax.vmap(masked_spectra)(x), rtol=1e-5, atol=1e-5)
 
 
 def test_state_of_overlap_add():

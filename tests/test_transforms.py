@@ -292,7 +292,7 @@ SHORT |= {"numpy_rank_promotion=raise", "numpy_dtype_promotion=strict"}
 SECOND = set(zip(TRANSFORMATIONS, [*FUNCTIONS][2:] + [*FUNCTIONS] * 3, strict=False))
 
 #: Cells of transformations that other quick tests do not apply.
-QUICK = [cell for cell in DIAGONAL if cell[0] in ("NamedSharding", "checkpoint", "shard_map", "x64")]
+QUICK = [cell for cell in DIAGONAL if cell[0] in ("NamedSharding", "shard_map")]
 CELLS = [
     cell for cell in itertools.product(TRANSFORMATIONS, FUNCTIONS) if cell[0] not in SHORT or cell in DIAGONAL | SECOND
 ]

@@ -20,7 +20,7 @@ from jaxrnn._jax import varying
 from jaxrnn.jaxprs.equations import evaluate
 
 #: A rule, or several, that begin with constants: a carry, a mask, a buffer, a branch, a derivative.
-QUICK = ("LSTM and its final state", "a forward rule of its own", "branch", "parallel resistors", "transposed by 2")
+QUICK = ("LSTM and its final state", "a forward rule of its own", "branch")
 
 
 def mesh(*axes):

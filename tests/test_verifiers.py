@@ -23,6 +23,7 @@ SQUASH = make_model(graph_of([helper.make_node("Tanh", ["x"], ["y"])], {"x": ["T
 NOTHING = "nothing is (compared|measured)"
 
 
+@pytest.mark.nightly
 def test_the_verifier_of_models():
     verify(SQUASH, {"x": X}, gradient=["x"])
     for options in ({}, {"eager": False}, {"jit": False}):
@@ -65,6 +66,7 @@ def look_ahead(x):
     return frames[:-3] - 2 * frames[1:-2] + 3 * frames[2:-1] + frames[3:]
 
 
+@pytest.mark.nightly
 def test_the_verifier_of_streams():
     check_values(look_ahead, (9,))
     for change in (lambda y, count: (1.001 * y, count), lambda y, count: (y, count - 1)):
@@ -97,6 +99,7 @@ def test_the_verifier_of_lowerings(monkeypatch):
         verify_lowering(jnp.exp, X)
 
 
+@pytest.mark.nightly
 def test_the_verifier_of_facts():
     streamed = stream(look_ahead, np.zeros(9, np.float32), axes=0)
     check_facts(look_ahead, streamed, larger=False)
