@@ -111,7 +111,7 @@ def _joined(pieces, each):
 
 
 def check_exported(
-    function, shape, folder, *, lengths=(1, 3, 11), pulses=(1, 3), tolerance=1e-5, opset=None, **options
+    function, shape, folder, *, lengths=(1, 6, 11), pulses=(1, 3), tolerance=1e-5, opset=None, **options
 ):
     """A function of one array with time in front, streamed and written with its flush, equals itself in ONNX Runtime.
 

@@ -110,7 +110,7 @@ def check_values(
     shape: Sequence[int],
     axis: int = 0,
     *,
-    lengths: Iterable[int] = (1, 3, 11),
+    lengths: Iterable[int] = (1, 6, 11),
     chunkings: Sequence[Sequence[int]] = ((1,), (3,), (1, 3, 1)),
     multiple: int = 1,
     constraints: Sequence[str] = (),
