@@ -244,7 +244,7 @@ RUN_HEAD = f"""
 
 Each file was loaded with the arguments above. A step model ran {STEPS} steps on random inputs, with its state. A model
 of whole recordings was streamed over {FRAMES} frames. "equal" means that outputs and states differ from ONNX Runtime by
-at most {TOLERANCE:g}, relative to the largest value if that is above 1. The bytes are the state of a single stream. "same
+at most {TOLERANCE:g}, relative to the largest value if that is above 1. The bytes are the state of a stream. "same
 kind" is a small network of similar layers with random weights, made for the tests: it shows that such layers run. The
 published file may differ.
 
