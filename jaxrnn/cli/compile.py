@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +89,7 @@ def compile_(
         here = jax.default_backend()
         # JAX calls both kinds of graphics processor "gpu".
         runs_here = not platforms or here in platforms or (here == "gpu" and {"cuda", "rocm"} & set(platforms))
-        groups = compare_steppers(model, stepper, compiled, given) if runs_here else None
+        groups = compare_steppers(model, stepper, compiled, dims, given) if runs_here else None
         checks = None if groups is None else [check for group in groups.values() for check in group]
         if groups is not None and checks is not None and not all(map(value_agrees, groups.values())):
             raise MismatchError(_complaint(checks))
@@ -157,70 +158,50 @@ STEPS = 3
 
 
 def compare_steppers(
-    model: Model, stepper: Stepper, compiled: CompiledStepper, given: InputFiles
+    model: Model, stepper: Stepper, compiled: CompiledStepper, dims: Mapping[str, int], given: InputFiles
 ) -> dict[str, list[Comparison]]:
-    """Compare a compiled file with the source: some steps from the initial state, and the flush of a stream.
+    """Compare a compiled file with the source over short recordings: some steps, and the flush of a stream.
 
-    Returns the comparisons of each output, of the numbers of its frames, and of the floats and integers of the state.
+    Returns the comparisons of each output, and of the floats and integers of the state.
     """
-    import jax
-
     from jaxrnn.errors import InputError
-    from jaxrnn.steps.recordings import one_step, recording_specs
-    from jaxrnn.steps.stepper import Bound
+    from jaxrnn.steps.compiled import run
+    from jaxrnn.steps.recordings import recording_specs
+    from jaxrnn.verification import running
     from jaxrnn.verification.comparison import compare
-    from jaxrnn.verification.running import given_recordings
     from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, random_arrays, symbols_of
 
     # Only the batch of a compiled file is open.
-    spec = compiled.spec if compiled.spec.batch_symbol is None else compiled.spec.sized({compiled.spec.batch_symbol: 1})
+    sizes = {} if compiled.spec.batch_symbol is None else {compiled.spec.batch_symbol: 1}
+    spec = compiled.spec.sized(sizes)
     specs, least = recording_specs(spec, "frames"), (STEPS + 1) * spec.pulse
-    recorded = given_recordings(spec, given.of(specs))
+    recorded = running.given_recordings(spec, given.of(specs))
     frames = spec.count_frames(recorded) or least
     if frames < least:
         raise InputError(f"the recordings to compare with have {frames:,} frames; {STEPS + 1} steps need {least:,}")
-    dims = {"frames": frames} if "frames" in symbols_of(specs) else {}
+    opened = {"frames": frames} if "frames" in symbols_of(specs) else {}
     ranges = integer_ranges(model, {})
-
-    axes = {each.name: each.time_axis for each in spec.outputs}
+    totals = dict.fromkeys((least - spec.multiple, least)) if spec.streams else (STEPS,)
 
     def draw(floats: Mapping[str, str]) -> Sample:
-        return random_arrays(specs, recorded, dims=dims, ranges=ranges, floats=floats)
+        return random_arrays(specs, recorded, dims=opened, ranges=ranges, floats=floats)
 
-    def results(
-        recordings: Mapping[str, Any], bound: Bound, step: Callable[..., Any], flush: Callable[..., Any]
-    ) -> dict[tuple[str, str], Any]:
-        """Return the last outputs and state of some steps, and the results of flushes, by output and place."""
-        steps = [one_step(spec, recordings, index) for index in range(STEPS + 1)]
-        state, outputs = bound.start({name: recordings[name] for name in spec.constants} or None), {}
-        for inputs in steps[:-1]:
-            outputs, state = step(state, inputs)
-        found = {(name, name): value for name, value in outputs.items()}
-        kinds = {
-            name: "floats" if np.issubdtype(value.dtype, np.inexact) else "integers" for name, value in state.items()
-        }
-        found |= {(f"state, {kinds[name]}", f"state {name}"): value for name, value in state.items()}
-        # A tail may be too short for an output frame.
-        for valid in (spec.pulse - spec.multiple, spec.pulse) if spec.streams else ():
-            rest = flush(state, steps[-1], np.int32(valid))
-            for name, value in rest.outputs.items():
-                after, count = f"of {name} after {valid} frame(s)", rest.counts.get(name)
-                found[f"frames of {name}", f"frames {after}"] = count
-                found[name, f"flush {after}"] = value if count is None else _frames(value, axes[name], int(count))
+    def results(source: Stepper, params: Any, dims: Mapping[str, int], sample: Sample) -> dict[tuple[str, str], Any]:
+        """Return the outputs and the last state of each recording, by output and place."""
+        step, found = running.compiled(source, params, sample.inputs, dims), {}
+        for total in totals:
+            ran = run(step, sample.inputs, total)
+            found |= {(name, f"{name} of {total} frame(s)"): value for name, value in ran.outputs.items()}
+            for name, value in ran.state.items():
+                kind = "floats" if np.issubdtype(value.dtype, np.inexact) else "integers"
+                found[f"state, {kind}", f"state {name} after {total} frame(s)"] = value
         return {place: value for place, value in found.items() if value is not None}
 
-    ours, source = Bound(compiled), Bound(stepper, model.params)
-    functions = jax.jit(source.step), jax.jit(source.flush)
-    sample = inside_domain(draw, lambda sample: results(sample.inputs, source, *functions))
-    here = results(sample.inputs, ours, ours.step, ours.flush)
-    peers = results(sample.inputs, source, *functions)
+    source = functools.partial(results, stepper, model.params, {**dims, **sizes})
+    sample = inside_domain(draw, source)
+    here, peers = results(compiled, None, sizes, sample), source(sample)
     groups: dict[str, list[Comparison]] = {}
     for place in {**here, **peers}:
         output, name = place
         groups.setdefault(output, []).append(compare(name, here.get(place), peers.get(place), scaled=True))
     return groups
-
-
-def _frames(array: Any, axis: int | None, count: int) -> Any:
-    """Return the existing frames of an output of the flush."""
-    return array[(slice(None),) * (axis or 0) + (slice(max(count, 0)),)]
