@@ -41,7 +41,6 @@ QUICK_GRADIENTS = (GRADIENTS[0], GRADIENTS[7], GRADIENTS[12])
 #: Cases whose rules other cases run too.
 COMBINED = (
     "devices that are one",
-    "frames by number",
     "layers with look-ahead in a loop",
     "positions as running sums",
     "scans of a length",
