@@ -232,7 +232,7 @@ FOUND = [
     ),
     *_mutants(
         "test_stream_attention.py",
-        ("single keys", "streaming/rules/pairs.py", "elif first > last:", "elif first >= last:"),
+        ("single keys", "streaming/rules/keys.py", "elif first > last:", "elif first >= last:"),
     ),
     *_mutants("test_lowering_elements.py", ("masks of all bits", ARITHMETIC, "(mask < np.iinfo", "(mask <= np.iinfo")),
 ]
