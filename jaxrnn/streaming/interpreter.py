@@ -220,10 +220,10 @@ def _on_values(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
     if kinds.deferred is not None:
         return [kinds.deferred] * len(equation.outvars)
     if equation.primitive.name == "convert_element_type" and is_length(operands[0]):
-        results = [run.length(operands[0], equation.params["new_dtype"])]
+        results = [run.now.length(operands[0], equation.params["new_dtype"])]
     else:
         numbers = [
-            run.length(value, type_of(atom)) if is_length(value) else run.unstreamed(value)
+            run.now.length(value, type_of(atom)) if is_length(value) else run.unstreamed(value)
             for atom, value in zip(equation.invars, operands, strict=True)
         ]
         results = run.bind(equation, numbers)

@@ -79,7 +79,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         shape = np.broadcast_shapes(*map(np.shape, arrays))
         arrays = [array if np.ndim(array) == 0 else jnp.broadcast_to(array, shape) for array in arrays]
     if entry.arithmetic == "convert" and operands[0].growth:
-        results = [run.cast_positions(arrays[0], operands[0].growth, equation.params["new_dtype"])]
+        results = [run.now.cast_positions(arrays[0], operands[0].growth, equation.params["new_dtype"])]
     else:
         results = run.bind(equation, arrays)
     made = [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
@@ -104,7 +104,7 @@ def divide(run: Pass, equation: JaxprEqn, x: Any, divisor: Any) -> list[Any]:
     divisor = _constant_length(equation, divisor)
     if isinstance(x, Chunk) and is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
         for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
-            run.facts.laps.note(number // math.gcd(number, x.timeline.per_unit))
+            run.found.laps.note(number // math.gcd(number, x.timeline.per_unit))
     return elementwise(run, equation, x, divisor)
 
 
@@ -405,8 +405,8 @@ def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -
     chunk = run.spread(chunk)
     timeline = chunk.timeline
     delay = max(chunk.delay or 0, timeline.certain + wait)
-    run.facts.wait_for(timeline, delay)
-    end, where = run.end(timeline), run.indices(timeline, delay)
+    run.found.wait_for(timeline, delay)
+    end, where = run.now.end(timeline), run.now.indices(timeline, delay)
     if compare is None:
         x = run.delayed(chunk, delay)
         most = run.unstreamed(limit).reshape(()).astype(x.array.dtype)
@@ -473,11 +473,12 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
 
 def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> Any:
     """Return the number of each frame of a chunk as an array."""
-    run.facts.counts = True
-    run.facts.laps.note(1, timeline.per_unit)
-    first = jnp.asarray(run.count if isinstance(run.count, int) else run.units_before, run.units_before.dtype)
+    run.found.counts = True
+    run.found.laps.note(1, timeline.per_unit)
+    now, before = run.now, run.now.units_before
+    first = jnp.asarray(now.count if isinstance(now.count, int) else before, before.dtype)
     first = first * np.asarray(timeline.per_unit, first.dtype) - np.asarray(delay, first.dtype)
-    return run.cast_positions(first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype)
+    return now.cast_positions(first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype)
 
 
 @RULES.add("dim_as_value")

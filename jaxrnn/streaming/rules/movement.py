@@ -381,7 +381,7 @@ def _in_numbered_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk,
 def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any, column: int) -> FinalValue:
     """Take frames with static numbers; by the mode, a missing frame is the fill value or the last frame."""
     low, most = int(np.min(indices[..., column])), int(np.max(indices[..., column]))
-    first, end = pick(run, x, 0, 1, most + 1), run.end(x.timeline)
+    first, end = pick(run, x, 0, 1, most + 1), run.now.end(x.timeline)
     places = jnp.asarray(indices)
     frames = places[..., column]
     if end is not None:
@@ -403,7 +403,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
     if any(is_symbolic(distance) or distance < 1 for distance in back):
         run.refuse("it reads frames at positions that move with the stream", _HINT)
     most = max(map(int, back))
-    last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
+    last, end = pick(run, x, x.timeline.size - most, 1, most), run.now.end(x.timeline)
     places = most - np.asarray(back, np.int32).reshape(indices.shape)
     # If the recording has fewer frames, `last` begins with frame 0, and earlier indices are out of bounds.
     short = 0 if end is None else jnp.clip(most - end, 0)

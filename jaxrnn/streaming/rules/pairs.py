@@ -93,13 +93,15 @@ class Grid:
 
     def positions(self, timeline: Timeline) -> Any:
         """Return the numbers of the key frames."""
-        return self.run.start(timeline, self.delay) + self.first + np.arange(self.size(1 - self.query), dtype=np.int32)
+        return (
+            self.run.now.start(timeline, self.delay) + self.first + np.arange(self.size(1 - self.query), dtype=np.int32)
+        )
 
     def existing(self, timeline: Timeline) -> Any:
         """Return a mask of the keys that exist, ``bool[keys]``, or True if all keys exist."""
         run = self.run
-        run.facts.wait_for(timeline, self.delay - self.first + 1)
-        where, end = self.positions(timeline), run.end(timeline)
+        run.found.wait_for(timeline, self.delay - self.first + 1)
+        where, end = self.positions(timeline), run.now.end(timeline)
         exist = where >= 0 if end is None else (where >= 0) & (where < end)
         return True if isinstance(exist, np.ndarray) and np.all(exist) else exist
 
@@ -249,7 +251,7 @@ def _harmless(x: Pairs, grid: Grid, array: Any, value: float) -> Any:
     if any(side != grid.query for _, side in leaves):
         array = where_keys_exist(array, x.axes[1 - grid.query], grid.existing(x.timeline), value)
     if any(late):
-        where = grid.run.start(x.timeline, grid.delay) + np.arange(grid.count, dtype=np.int32)
+        where = grid.run.now.start(x.timeline, grid.delay) + np.arange(grid.count, dtype=np.int32)
         array = where_keys_exist(array, x.axes[grid.query], where >= 0, value)
     return array
 
@@ -276,8 +278,8 @@ def _of_formula(run: Pass, like: Pairs, formula: Formula, dtype: Any, rank: int,
     if period == 1:
         array = jnp.asarray(table[0][columns])
     else:
-        units = run.count if isinstance(run.count, int) else run.units_before
-        run.facts.laps.note(period)
+        units = run.now.count if isinstance(run.now.count, int) else run.now.units_before
+        run.found.laps.note(period)
         phase = jnp.asarray((units * like.timeline.per_unit - grid.delay) % period, jnp.int32)
         if period * columns.size <= LARGEST:
             every = np.stack([table[(start + queries[:, None]) % period, columns] for start in range(period)])
