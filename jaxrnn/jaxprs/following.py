@@ -161,7 +161,7 @@ class Following:
                     result.codes[name] = planes[name][index]
                     result.depth[name] = min(flow.depth[name] for flow in moving if name in flow.depth)
             results.append(result)
-        if equation.primitive.name == "concatenate":
+        if entry_of(equation).joins:
             self.result.joins.append((label, results[0]))
         return results
 
@@ -176,7 +176,7 @@ class Following:
             return constant(np.broadcast_to(np.zeros((), dtype), shape))
         if kind == "add" and np.dtype(dtype).kind in "iu":
             kind = "count"
-        divided = equation.primitive.name in ("div", "rem") and bool(operands[1].deps)
+        divided = entry.divides and bool(operands[1].deps)
         if divided:
             # Only elements of the dividend pass through a division.
             conditions, operands = operands[1:], operands[:1]

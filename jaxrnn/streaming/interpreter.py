@@ -219,8 +219,8 @@ def _on_values(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
     """Apply an equation to values that are the same in each frame, or known when the stream ends."""
     if kinds.deferred is not None:
         return [kinds.deferred] * len(equation.outvars)
-    if equation.primitive.name == "convert_element_type" and is_length(operands[0]):
-        results = [run.now.length(operands[0], equation.params["new_dtype"])]
+    if entry_of(equation).arithmetic == "convert" and is_length(operands[0]):
+        results = [run.now.length(operands[0], type_of(equation.outvars[0]))]
     else:
         numbers = [
             run.now.length(value, type_of(atom)) if is_length(value) else run.unstreamed(value)
@@ -433,7 +433,7 @@ LARGEST_STATIC = 1 << 16
 
 def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """Return the results of an equation on static operands; None if the equation must run in the step."""
-    if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
+    if entry_of(equation).kind == "size" or is_platform_index(equation) or equation.effects:
         return None
     for result in equation.outvars:
         dtype = type_of(result)

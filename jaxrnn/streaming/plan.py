@@ -25,6 +25,7 @@ from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_inlined, type_of, walk
 from jaxrnn.jaxprs.moves import split
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
 from jaxrnn.streaming.diagnostics import describe_equation, located
@@ -435,7 +436,7 @@ def _may_differ_when_empty(jaxpr: Any) -> bool:
     """
     for equation in walk(jaxpr):
         params, axis = equation.params, equation.params.get("dimension")
-        if equation.primitive.name == "concatenate" and axis in symbolic_axes(out_shape(equation)):
+        if entry_of(equation).joins and axis in symbolic_axes(out_shape(equation)):
             parts = [
                 each for each in equation.invars if isinstance(each, Var) and not is_symbolic(shape_of(each)[axis])
             ]

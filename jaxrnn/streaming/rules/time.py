@@ -364,7 +364,7 @@ def _written(
     made = run.make(jnp.transpose(parts, order), x.axis, timeline, delay, reach)
     if monoid == "sum":
         (old, new), like = align(run, [x, made])
-        return run.same(like, old - new if equation.primitive.name == "scatter-sub" else old + new)
+        return run.same(like, old - new if entry_of(equation).subtracts else old + new)
     exists = run.fill(updates.holding(jnp.ones_like(along(jnp.arange(count), updates.axis, updates.array.ndim))), 0)
     ones = jnp.broadcast_to(exists.array.reshape(-1, *[1] * places.ndim), targets.shape)
     mask = along(overlapped(run, updates, ones, targets, size, hop * count), x.axis, x.array.ndim)
