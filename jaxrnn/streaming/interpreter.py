@@ -259,7 +259,7 @@ def _fronts(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
     if not possible:
         return None
     return [
-        dataclasses.replace(value, array=value.late.array, delay=None, affine=None, late=None)
+        dataclasses.replace(value.noting(affine=None), array=value.late.array, delay=None, late=None)
         if isinstance(value, Chunk) and value.late is not None
         else value
         for value in operands
@@ -281,7 +281,9 @@ def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts:
     pairs = zip(listed(rule(run, equation, *on_time)), listed(rule(run, equation, *fronts)), strict=True)
     return [
         # An empty result has no late frames.
-        result if result.delay is None else dataclasses.replace(result, affine=None, late=Late(front.array, since))
+        result
+        if result.delay is None
+        else dataclasses.replace(result.noting(affine=None), late=Late(front.array, since))
         for result, front in pairs
     ]
 

@@ -42,6 +42,7 @@ from jaxrnn.streaming.values import (
     Affine,
     Chunk,
     FinalValue,
+    Numbers,
     Reach,
     along,
     is_length,
@@ -91,7 +92,7 @@ class Pass:
     path: Path = ()
     begun: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
-    #: The growth of the results of the current equation; see `Chunk`.
+    #: The growth of the results of the current equation; see `Numbers`.
     _growth: Fraction | int = 0
     #: How often this pass has used a name.
     _used: dict[str, int] = field(default_factory=dict)
@@ -299,7 +300,7 @@ class Pass:
         new = lineage is None
         lineage = object() if new else lineage
         if delay is None:
-            return Chunk(array, axis, timeline, None, reach, affine, lineage=lineage)
+            return Chunk(array, axis, timeline, None, reach, Numbers(affine), lineage=lineage)
         delay = int(delay)
         if array.shape[axis] != timeline.outer * self.frames_of(timeline):
             self.refuse(
@@ -311,7 +312,8 @@ class Pass:
         if new and self.is_empty(timeline, delay) and not is_key(array.dtype):
             # No result reads the frames, so a constant replaces the computation.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
-        chunk = Chunk(array, axis, timeline, delay, reach, affine, growth=self._growth, lineage=lineage)
+        numbers = Numbers(affine, growth=self._growth)
+        chunk = Chunk(array, axis, timeline, delay, reach, numbers, lineage=lineage)
         return self.delayed(chunk, timeline.certain)
 
     def lineage(self, equation: JaxprEqn, value: Any) -> object:
@@ -448,7 +450,7 @@ class Pass:
         if content.history is None:
             initial = content.start if initial is None else initial
             start = self.placeholder.of(frames.dtype) if initial is None else initial
-            content.history = History(self, kind, frames, time, start, chunk.growth)
+            content.history = History(self, kind, frames, time, start, chunk.numbers.growth)
         return content.history.frames(past, wait), time
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:
