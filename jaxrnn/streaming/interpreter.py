@@ -118,7 +118,7 @@ def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:
 
 
 class _Operands(NamedTuple):
-    """Facts about the operands of an equation, which the functions of `_CONTEXTS` read."""
+    """Which values are among the operands of an equation, which the functions of `_CONTEXTS` read."""
 
     deferred: Deferred | None  # an operand that cannot be used in a step
     awaits: bool  # an operand is known only when the stream has ended
@@ -369,7 +369,7 @@ def register(
 
 @dataclass(frozen=True)
 class StreamedValue:
-    """Facts about a value of a streamed function."""
+    """What `stream` knows about a value of a streamed function."""
 
     shape: tuple[int | str, ...]  # the shape for a whole recording; a size that depends on the length is a string
     axis: int | None = None  # the time axis; None if the value is known when the stream ends
