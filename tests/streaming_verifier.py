@@ -13,7 +13,7 @@ import numpy as np
 from verifier import assert_something
 
 from jaxrnn.streaming import Streamed, stream, transform
-from jaxrnn.streaming.passes import Placeholder
+from jaxrnn.streaming.histories import Placeholder
 
 #: NaN in every frame that does not exist, a number like no other in integers, and nothing that would launder them.
 POISON = Placeholder(value=float("nan"), integer=77, harmless=None)

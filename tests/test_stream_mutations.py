@@ -15,7 +15,9 @@ from streaming_verifier import check_gradients, check_values
 
 from jaxrnn.streaming import functions
 from jaxrnn.streaming.dimensions import Timeline
-from jaxrnn.streaming.passes import Facts, History, Pass
+from jaxrnn.streaming.histories import History
+from jaxrnn.streaming.instants import Findings, Instant
+from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.rules import elementwise, recurrence
 from jaxrnn.streaming.rules import time as time_rules
@@ -30,21 +32,21 @@ def always_exists(original):
 
 def exists_before_the_start(original):
     def exists(run, timeline, delay):
-        end = run.end(timeline)
-        return True if end is None else jnp.asarray(run.indices(timeline, delay) < end)
+        end = run.now.end(timeline)
+        return True if end is None else jnp.asarray(run.now.indices(timeline, delay) < end)
 
     return exists
 
 
 def exists_behind_the_end(original):
     def exists(run, timeline, delay):
-        return jnp.asarray(run.indices(timeline, delay) >= 0)
+        return jnp.asarray(run.now.indices(timeline, delay) >= 0)
 
     return exists
 
 
 def never_ends(original):
-    return lambda run, timeline: None
+    return lambda now, timeline: None
 
 
 def one_unit_of_warm_up(original):
@@ -64,9 +66,9 @@ def one_unit_less(original):
 
 
 def stops_counting_early(original):
-    def wait_for(facts, timeline, frames):
-        original(facts, timeline, frames)
-        facts.horizon = max(0, facts.horizon - 1)
+    def wait_for(found, timeline, frames):
+        original(found, timeline, frames)
+        found.horizon = max(0, found.horizon - 1)
 
     return wait_for
 
@@ -83,7 +85,7 @@ def history_of_nothing(original):
 
 
 def first_frame_late(original):
-    return lambda run, timeline, delay: original(run, timeline, delay) + 1
+    return lambda now, timeline, delay: original(now, timeline, delay) + 1
 
 
 def keeps_nothing(original):
@@ -142,14 +144,14 @@ VALUES = {
     "every frame exists": (Pass, "exists", always_exists, ["many pads into a recurrence"]),
     "frames exist before the first": (Pass, "exists", exists_before_the_start, ["look-ahead", "recurrence on logs"]),
     "frames exist behind the last": (Pass, "exists", exists_behind_the_end, ["LSTM and its final state"]),
-    "the stream never ends": (Pass, "end", never_ends, ["joined with constants", "known at the end"]),
+    "the stream never ends": (Instant, "end", never_ends, ["joined with constants", "known at the end"]),
     "a warm-up of one unit": (Plan, "_start", one_unit_of_warm_up, ["front pad into a recurrence"]),
     "frames handed out before they are certain": (Timeline, "__init__", never_certain, ["cut, then padded"]),
     "a flush one unit short": (Plan, "rest", one_unit_less, ["look-ahead", "many pads"]),
-    "counting stops too early": (Facts, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),
+    "counting stops too early": (Findings, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),
     "nothing is filled": (Pass, "fill", no_fill, ["causal", "known at the end"]),
     "buffers begin with placeholders": (History, "__init__", history_of_nothing, ["causal"]),
-    "chunks begin a frame late": (Pass, "start", first_frame_late, ["positions", "many pads into a recurrence"]),
+    "chunks begin a frame late": (Instant, "start", first_frame_late, ["positions", "many pads into a recurrence"]),
     "state is not carried on": (Pass, "store", keeps_nothing, ["recurrence"]),
     "delay buffers mixed up": (Pass, "delayed", shared_by_lineage, ["slices of one buffer"]),
     "facts shared with a buffer": (Pass, "delayed", facts_of_the_first, ["one buffer, frames of two lengths"]),

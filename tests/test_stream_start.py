@@ -22,7 +22,7 @@ def walks(monkeypatch):
     counted: list[int] = []
 
     def interpret(run, closed, arguments):
-        counted.append(run.units)
+        counted.append(run.now.units)
         return original(run, closed, arguments)
 
     original = plan.interpret

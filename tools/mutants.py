@@ -69,6 +69,7 @@ STATE += _mutants(
 
 TOTALS = "streaming/totals.py"
 PASSES, TIMELINE = "streaming/passes.py", "streaming/dimensions.py"
+INSTANTS, HISTORIES = "streaming/instants.py", "streaming/histories.py"
 WINDOWS, RECURRENCE, TIME = (f"streaming/rules/{name}.py" for name in ("windows", "recurrence", "time"))
 STREAMS = _mutants(
     "test_stream_totals.py test_stream_lengths.py test_stream.py test_stream_ends.py test_stream_odd_input.py "
@@ -98,7 +99,7 @@ STREAMS = _mutants(
     ("lengths taken for unequal", "_jax/sizes.py", "inside[2][str(difference)] = difference", "pass"),
     (
         "horizons of whole pulses",
-        PASSES,
+        INSTANTS,
         "timeline.settled, -(-frames // timeline",
         "timeline.settled, (frames // timeline",
     ),
@@ -120,9 +121,14 @@ LIVES = _mutants(
     ("lost laps", "streaming/plan.py", "(laps + done).astype", "laps.astype"),
     ("laps of any length", TIMELINE, "return half // period * period", "return half - 1"),
     ("slow positions", TIMELINE, "self.fastest = max(self.fastest, math.ceil(abs(growth)))", "pass"),
-    ("one frame of a lap", PASSES, "np.asarray(self.facts.laps.length * growth)", "np.asarray(self.facts.laps.length)"),
-    ("laps of 64 bits", PASSES, "(positions - lost).astype", "positions.astype"),
-    ("buffered positions", PASSES, "if self._growth and later.dtype == np.int32:", "if False:"),
+    (
+        "one frame of a lap",
+        INSTANTS,
+        "np.asarray(self.found.laps.length * growth)",
+        "np.asarray(self.found.laps.length)",
+    ),
+    ("laps of 64 bits", INSTANTS, "(positions - lost).astype", "positions.astype"),
+    ("buffered positions", HISTORIES, "if self._growth and later.dtype == np.int32:", "if False:"),
 )
 FACTS = _mutants(
     "test_stream_facts.py test_stream.py",
@@ -136,11 +142,16 @@ FACTS = _mutants(
     ),
     (
         "all late frames at once",
-        PASSES,
+        HISTORIES,
         "(where >= 0) & (where < count)), time",
         "(where >= 0) & (where <= count)), time",
     ),
-    ("frames in front of a large pulse", PASSES, "jnp.clip(count - where[0], 0,", "jnp.clip(count - where[0] + 1, 0,"),
+    (
+        "frames in front of a large pulse",
+        HISTORIES,
+        "jnp.clip(count - where[0], 0,",
+        "jnp.clip(count - where[0] + 1, 0,",
+    ),
     ("fields of strides", "streaming/reach.py", "[::stride][:count])", "[:count])"),
     ("facts of short recordings", "streaming/reach.py", "1 << (2 * bound + 8).bit_length()", "16"),
     ("facts of half of the windows", "streaming/reach.py", "node._wide + max(", "max("),
@@ -232,7 +243,7 @@ FOUND = [
     ),
     *_mutants(
         "test_stream_attention.py",
-        ("single keys", "streaming/rules/pairs.py", "elif first > last:", "elif first >= last:"),
+        ("single keys", "streaming/rules/keys.py", "elif first > last:", "elif first >= last:"),
     ),
     *_mutants("test_lowering_elements.py", ("masks of all bits", ARITHMETIC, "(mask < np.iinfo", "(mask <= np.iinfo")),
 ]

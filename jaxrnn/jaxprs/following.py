@@ -65,7 +65,7 @@ class Following:
             flow.codes[name], flow.depth[name] = of.source_codes(shape), 0
         return flow
 
-    def run(self, inner: Any, arguments: Sequence[Flow], label: str = "") -> list[Flow]:
+    def follow(self, inner: Any, arguments: Sequence[Flow], label: str = "") -> list[Flow]:
         """Evaluate a jaxpr inside the node with this label."""
         results = evaluate(inner, arguments, functools.partial(self._apply, label))
         return [each if isinstance(each, Flow) else _known(each) for each in results]
@@ -97,7 +97,7 @@ class Following:
         pairs = zip(equation.invars, operands, strict=True)
         flows = [x if isinstance(x, Flow) else _known(x, atom) for atom, x in pairs]
         if entry.kind in _CALLS:
-            return self.run(called(equation), flows, label)
+            return self.follow(called(equation), flows, label)
         if name == "recurrence":
             params, count = equation.params, equation.params["count"]
             declared = params["carried"], params["steps"], params["shown"]
@@ -140,17 +140,17 @@ class Following:
             self.keep(size)
             self.keep(-size)
 
-        def run(planes: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        def moved(planes: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
             arrays: list[Any] = [flow.value for flow in flows]
             for index, plane in zip(places, planes, strict=True):
                 arrays[index] = np.broadcast_to(np.int64(0), flows[index].shape or ()) if plane is None else plane
             return move(equation, arrays)
 
-        ids = run([flow.ids for flow in moving])
+        ids = moved([flow.ids for flow in moving])
         if ids is None:
             return None
         sources = dict.fromkeys(name for flow in moving for name in flow.codes)
-        planes = {name: run([flow.codes.get(name) for flow in moving]) or [] for name in sources}
+        planes = {name: moved([flow.codes.get(name) for flow in moving]) or [] for name in sources}
         read, results = union(moving), []
         for index, array in enumerate(ids):
             shape, dtype = array.shape, type_of(equation.outvars[index])
@@ -161,7 +161,7 @@ class Following:
                     result.codes[name] = planes[name][index]
                     result.depth[name] = min(flow.depth[name] for flow in moving if name in flow.depth)
             results.append(result)
-        if equation.primitive.name == "concatenate":
+        if entry_of(equation).joins:
             self.result.joins.append((label, results[0]))
         return results
 
@@ -176,7 +176,7 @@ class Following:
             return constant(np.broadcast_to(np.zeros((), dtype), shape))
         if kind == "add" and np.dtype(dtype).kind in "iu":
             kind = "count"
-        divided = equation.primitive.name in ("div", "rem") and bool(operands[1].deps)
+        divided = entry.divides and bool(operands[1].deps)
         if divided:
             # Only elements of the dividend pass through a division.
             conditions, operands = operands[1:], operands[:1]
@@ -198,10 +198,10 @@ class Following:
         branches = equation.params["branches"]
         if condition.value is not None:
             place = min(max(int(condition.value), 0), len(branches) - 1)
-            return self.run(branches[place], operands, label)
+            return self.follow(branches[place], operands, label)
         merged = []
         # The branch for True is the last branch in JAX, and the first branch in a file.
-        for cases in zip(*(self.run(branch, operands, label) for branch in reversed(branches)), strict=True):
+        for cases in zip(*(self.follow(branch, operands, label) for branch in reversed(branches)), strict=True):
             if all(case is cases[0] for case in cases):
                 merged.append(cases[0])
                 continue

@@ -39,14 +39,18 @@ class Entry:
         harmless: a value inside of the domain, if the derivative is singular somewhere. Operands get this value in
             frames that do not exist.
         singular: the operands in which the derivative is singular; all operands if None.
-        monoid: the associative operation of a reduction, a running reduction or a scatter, or that an elementwise
-            primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
+        monoid: the associative operation of a reduction, a running reduction, a scatter or a search for an extreme, or
+            that an elementwise primitive is: "sum", "prod", "max", "min", "and", "or", "xor" or "logsumexp".
         still: True for a movement without effect if the result has the shape of the first operand.
         ordered: True for a movement that keeps the order of frames if the result has as many frames.
         operator: the ONNX operator of the same meaning.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
         absorbs: True if a zero operand makes the result zero.
+        subtracts: True for a scatter that subtracts.
+        divides: True if the primitive divides the first operand by the second operand.
+        joins: True if the primitive joins its operands along the axis ``dimension``.
+        repeated: True if it is cheaper to repeat the equation than to keep the result.
         placed: True for a call that tells where or how devices compute, which programs for devices keep.
         alone: True for an exchange between devices that returns the operands, up to axes of size 1, if there is only
             one device.
@@ -69,6 +73,10 @@ class Entry:
     wraps: bool = False
     by_parts: bool = False
     absorbs: bool = False
+    subtracts: bool = False
+    divides: bool = False
+    joins: bool = False
+    repeated: bool = False
     placed: bool = False
     alone: bool = False
     core: int = 0
@@ -107,7 +115,7 @@ KINDS = {
 
 _HALF: dict[str, Any] = {"harmless": 0.5}
 _FIRST: dict[str, Any] = {"singular": slice(1)}
-_SECOND: dict[str, Any] = {"singular": slice(1, 2)}
+_DIVIDE: dict[str, Any] = {"singular": slice(1, 2), "divides": True}
 _ADD: dict[str, Any] = {"arithmetic": "add", "wraps": True, "by_parts": True}
 _MULTIPLY: dict[str, Any] = {"arithmetic": "multiply"}
 _KEEP: dict[str, Any] = {"arithmetic": "keep"}
@@ -184,7 +192,7 @@ PRIMITIVES: dict[str, Entry] = {
     "cos": _elementwise(np.cos, "Cos"),
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
-    "div": _elementwise(**_MULTIPLY, **_HALF, **_SECOND),
+    "div": _elementwise(**_MULTIPLY, **_HALF, **_DIVIDE),
     "eq": _elementwise(np.equal, "Equal", compares="equality"),
     "erf": _elementwise(None, "Erf"),
     "erf_inv": _elementwise(**_HALF),
@@ -227,7 +235,7 @@ PRIMITIVES: dict[str, Entry] = {
     "real": _elementwise(),
     "reduce_precision": _elementwise(arithmetic="convert"),
     "regularized_incomplete_beta": _elementwise(**_HALF),
-    "rem": _elementwise(**_KEEP, **_HALF, **_SECOND),
+    "rem": _elementwise(**_KEEP, **_HALF, **_DIVIDE),
     "round": _elementwise(),
     "rsqrt": _elementwise(**_HALF),
     "shift_left": _elementwise(),
@@ -247,9 +255,15 @@ PRIMITIVES: dict[str, Entry] = {
     "select_n": _movement(of.select, slice(1, None), kind="elementwise", arithmetic="select"),
     "stop_gradient": _movement(lambda params, x: x, kind="elementwise"),
     "pvary": _movement(lambda params, *parts: list(parts), slice(None), kind="elementwise", alone=True),
-    "broadcast_in_dim": _movement(lambda params, x, *_: of.broadcast(params, x), still=True, ordered=True),
+    "broadcast_in_dim": _movement(
+        lambda params, x, *_: of.broadcast(params, x), still=True, ordered=True, repeated=True
+    ),
     "concatenate": _movement(
-        lambda params, *parts: np.concatenate(parts, params["dimension"]), slice(None), still=True, ordered=True
+        lambda params, *parts: np.concatenate(parts, params["dimension"]),
+        slice(None),
+        still=True,
+        ordered=True,
+        joins=True,
     ),
     "dynamic_slice": _movement(
         lambda params, x, *starts: x[of.window(x.shape, starts, params["slice_sizes"])], still=True
@@ -268,7 +282,7 @@ PRIMITIVES: dict[str, Entry] = {
     "unstack": _movement(lambda params, x: list(np.moveaxis(x, params["axis"], 0)), kind="spelling"),
     "bitcast_convert_type": Entry(kind="bits"),
     # Arrays without operands, and lengths.
-    "iota": Entry(kind="constant", numpy=of.counted),
+    "iota": Entry(kind="constant", numpy=of.counted, repeated=True),
     "empty": Entry(kind="spelling"),
     "dim_as_value": Entry(kind="size", numpy=lambda params: params["dim"]),
     # Reductions.
@@ -282,14 +296,14 @@ PRIMITIVES: dict[str, Entry] = {
     **_each("select_and_scatter select_and_scatter_add select_and_gather_add", kind="window"),
     "scatter": _movement(of.scatter, slice(0, None, 2), kind="scatter"),
     "scatter-add": Entry(kind="scatter", monoid="sum", by_parts=True),
-    "scatter-sub": Entry(kind="scatter", monoid="sum"),
+    "scatter-sub": Entry(kind="scatter", monoid="sum", subtracts=True),
     "scatter-mul": Entry(kind="scatter", monoid="prod"),
     "scatter-min": Entry(kind="scatter", monoid="min"),
     "scatter-max": Entry(kind="scatter", monoid="max"),
     "dot_general": Entry(kind="product", absorbs=True),
     "ragged_dot_general": Entry(kind="product", absorbs=True),
-    "argmax": Entry(kind="order", operator="ArgMax"),
-    "argmin": Entry(kind="order", operator="ArgMin"),
+    "argmax": Entry(kind="order", operator="ArgMax", monoid="max"),
+    "argmin": Entry(kind="order", operator="ArgMin", monoid="min"),
     **_each("sort top_k approx_top_k", kind="order"),
     "fft": Entry(kind="transform"),
     # Matrices.
@@ -364,7 +378,8 @@ PRIMITIVES: dict[str, Entry] = {
     ),
     # Primitives of jaxrnn.
     **_each("onnx_operator recurrent_layer", kind="own"),
-    **_each("platform_index recurrence", kind="own", why=_OWN),
+    "platform_index": Entry(kind="own", repeated=True, why=_OWN),
+    "recurrence": Entry(kind="own", why=_OWN),
 }
 #: Entries that callers add, which come first.
 ADDED: dict[str, Entry] = {}

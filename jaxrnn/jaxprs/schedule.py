@@ -43,7 +43,7 @@ from jaxrnn.jaxprs.equations import (
     type_of,
     variables,
 )
-from jaxrnn.jaxprs.own import is_platform_index
+from jaxrnn.jaxprs.primitives import entry_of
 
 
 @dataclass
@@ -376,7 +376,7 @@ def is_repeated(equation: JaxprEqn) -> bool:
 
     A broadcast is free and enlarges a small value. The platform is determined during lowering.
     """
-    return equation.primitive.name in ("broadcast_in_dim", "iota") or is_platform_index(equation)
+    return entry_of(equation).repeated
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn._files.messages import first_line
 from jaxrnn._jax.sizes import PACKAGES
-from jaxrnn.errors import JaxrnnError
+from jaxrnn.errors import JaxrnnError, StreamError
 from jaxrnn.streaming.dimensions import UndecidedError
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
@@ -332,3 +332,17 @@ def in_words_of_file(hint: str) -> str:
     if _PYTHON.search(hint):
         return "export the model with other operators there, or without this part"
     return hint.replace("the function that is streamed", "the model").replace("the function", "the model")
+
+
+def refusal(path: Path, why: str, hint: str, kind: type[StreamError] = StreamError, first: str = "") -> StreamError:
+    """Return the error for an equation that cannot be streamed: the reason, and remedies."""
+    where = "the model " if is_of_file() else "the function "
+    if path:
+        where = f"{describe_equation(path)} "
+        if is_of_file():
+            hint = hint_for_node(path) or in_words_of_file(hint)
+        else:
+            hint = hint_for_equation(path[-1].primitive.name, location_of_equation(path), hint)
+    error = kind(f"{where}cannot be streamed: {why}; {f'{first}, or ' if first else ''}{hint}")
+    error.located = True
+    return error

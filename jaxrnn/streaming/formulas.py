@@ -383,8 +383,8 @@ def term_of(value: Any) -> Formula | None:
     known = getattr(value, "formula", None)
     if known is not None:
         return known
-    if isinstance(value, Chunk) and value.affine is not None and value.affine[0] == 0:
-        value = value.affine[1]  # a number for each frame
+    if isinstance(value, Chunk) and value.numbers.affine is not None and value.numbers.affine[0] == 0:
+        value = value.numbers.affine[1]  # a number for each frame
     array = np.asarray(value) if is_static(value) else np.empty(0)
     if not array.size:
         return None
@@ -410,7 +410,7 @@ def with_formula(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]
     if not all(size == 1 or is_symbolic(size) for size in out_shape(equation)) or is_key(results[0].array.dtype):
         return results
     formula = formula_of(equation, operands)
-    return results if formula is None else [dataclasses.replace(results[0], formula=formula)]
+    return results if formula is None else [results[0].noting(formula=formula)]
 
 
 #: Products with larger numbers are meant to overflow, such as hashes.
@@ -422,7 +422,7 @@ _GROWTHS = Rules[Callable[[JaxprEqn, Sequence[Any], Sequence[Fraction | int]], F
 
 def growth_of(equation: JaxprEqn, operands: Sequence[Any]) -> Fraction | int:
     """Return the growth in one unit of a result that follows the positions of frames, or 0; see `Chunk`."""
-    growths = [value.growth if isinstance(value, Chunk) else 0 for value in operands]
+    growths = [value.numbers.growth if isinstance(value, Chunk) else 0 for value in operands]
     if not any(growths) or not is_wide(type_of(equation.outvars[0])):
         return 0
     entry = entry_of(equation)
@@ -453,5 +453,5 @@ def _growth_of_quotient(_: JaxprEqn, operands: Sequence[Any], growths: Sequence[
 
 def _has_formula(value: Any) -> bool:
     return isinstance(value, Chunk) and (
-        value.formula is not None or (value.affine is not None and not value.affine[0])
+        value.formula is not None or (value.numbers.affine is not None and not value.numbers.affine[0])
     )

@@ -118,7 +118,7 @@ def _typed(atoms: Iterable[Atom], values: Iterable[Any]) -> list[Any]:
 
 
 class _Operands(NamedTuple):
-    """Facts about the operands of an equation, which the functions of `_CONTEXTS` read."""
+    """Which values are among the operands of an equation, which the functions of `_CONTEXTS` read."""
 
     deferred: Deferred | None  # an operand that cannot be used in a step
     awaits: bool  # an operand is known only when the stream has ended
@@ -219,11 +219,11 @@ def _on_values(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
     """Apply an equation to values that are the same in each frame, or known when the stream ends."""
     if kinds.deferred is not None:
         return [kinds.deferred] * len(equation.outvars)
-    if equation.primitive.name == "convert_element_type" and is_length(operands[0]):
-        results = [run.length(operands[0], equation.params["new_dtype"])]
+    if entry_of(equation).arithmetic == "convert" and is_length(operands[0]):
+        results = [run.now.length(operands[0], type_of(equation.outvars[0]))]
     else:
         numbers = [
-            run.length(value, type_of(atom)) if is_length(value) else run.unstreamed(value)
+            run.now.length(value, type_of(atom)) if is_length(value) else run.unstreamed(value)
             for atom, value in zip(equation.invars, operands, strict=True)
         ]
         results = run.bind(equation, numbers)
@@ -259,7 +259,7 @@ def _fronts(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
     if not possible:
         return None
     return [
-        dataclasses.replace(value, array=value.late.array, delay=None, affine=None, late=None)
+        dataclasses.replace(value.noting(affine=None), array=value.late.array, delay=None, late=None)
         if isinstance(value, Chunk) and value.late is not None
         else value
         for value in operands
@@ -281,7 +281,9 @@ def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts:
     pairs = zip(listed(rule(run, equation, *on_time)), listed(rule(run, equation, *fronts)), strict=True)
     return [
         # An empty result has no late frames.
-        result if result.delay is None else dataclasses.replace(result, affine=None, late=Late(front.array, since))
+        result
+        if result.delay is None
+        else dataclasses.replace(result.noting(affine=None), late=Late(front.array, since))
         for result, front in pairs
     ]
 
@@ -367,7 +369,7 @@ def register(
 
 @dataclass(frozen=True)
 class StreamedValue:
-    """Facts about a value of a streamed function."""
+    """What `stream` knows about a value of a streamed function."""
 
     shape: tuple[int | str, ...]  # the shape for a whole recording; a size that depends on the length is a string
     axis: int | None = None  # the time axis; None if the value is known when the stream ends
@@ -433,7 +435,7 @@ LARGEST_STATIC = 1 << 16
 
 def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """Return the results of an equation on static operands; None if the equation must run in the step."""
-    if equation.primitive.name == "dim_as_value" or is_platform_index(equation) or equation.effects:
+    if entry_of(equation).kind == "size" or is_platform_index(equation) or equation.effects:
         return None
     for result in equation.outvars:
         dtype = type_of(result)

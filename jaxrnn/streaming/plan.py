@@ -25,6 +25,7 @@ from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_inlined, type_of, walk
 from jaxrnn.jaxprs.moves import split
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
 from jaxrnn.streaming.diagnostics import describe_equation, located
@@ -39,10 +40,12 @@ from jaxrnn.streaming.dimensions import (
     symbolic_sizes,
     value_of,
 )
+from jaxrnn.streaming.histories import Placeholder
+from jaxrnn.streaming.instants import Findings, Instant
 from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.narrow import positive_factors, widened_last
-from jaxrnn.streaming.passes import Facts, Pass, Placeholder
+from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.rewriting import at_length, sizes_when_empty, with_band, with_numbers, with_shifts
 from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
@@ -148,9 +151,9 @@ class Plan:
         laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
         positive = positive_factors(self.closed, jax.tree.leaves(params))
         begin = functools.partial(
-            Facts, horizon=settled or int(bool(when_empty)), counts=settled is None, positive=positive
+            Findings, horizon=settled or int(bool(when_empty)), counts=settled is None, positive=positive
         )
-        self.facts = begin(laps=laps, past=past)
+        self.found = begin(laps=laps, past=past)
         self.outputs: list[Any] = []  # chunks and final values without arrays; other outputs are None
         self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
         self.layout = Layout({})  # of the state entries
@@ -161,7 +164,7 @@ class Plan:
             self.initial = start()
             if past is not None:  # the first start has found the masks
                 self.closed = Closed(self._with_band(past), self.closed.consts)
-                self.facts = begin(laps=laps)
+                self.found = begin(laps=laps)
                 self.initial = start()
 
     def _has_shapes(self, shapes: Sequence[Any] | Unknown, when_empty: Mapping[str, int]) -> bool:
@@ -203,9 +206,9 @@ class Plan:
 
     def _with_band(self, past: int) -> Any:
         """Return the jaxpr in which each attention without a bound sees no more than `past` earlier frames."""
-        if not self.facts.masks:
+        if not self.found.masks:
             raise StreamError(f"`past={past}` has no effect: no attention sees all earlier frames; leave it out")
-        return with_band(self.closed.jaxpr, self.facts.masks, past)
+        return with_band(self.closed.jaxpr, self.found.masks, past)
 
     # -- passes
 
@@ -217,7 +220,7 @@ class Plan:
                 continue
             timeline = run.clock.timeline(leaf.shape[leaf.axis])
             chunk = run.make(array, leaf.axis, timeline, 0, Reach.of_input(timeline, leaf.times, self.clock.multiple))
-            values.append(chunk if run.existing is None else run.fill(chunk, self.placeholder.of(leaf.dtype)))
+            values.append(chunk if run.now.existing is None else run.fill(chunk, self.placeholder.of(leaf.dtype)))
         return values
 
     def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
@@ -232,7 +235,7 @@ class Plan:
                     "reduce it over one of the axes",
                 )
             if is_length(value):
-                value = FinalValue(run.length(value, type_of(variable)))
+                value = FinalValue(run.now.length(value, type_of(variable)))
             if is_key(as_struct(getattr(value, "array", value)).dtype):
                 run.refuse("an output contains random keys", "return jax.random.key_data(key)")
             if isinstance(value, Chunk):
@@ -243,7 +246,7 @@ class Plan:
                     )
                 value = run.delayed(run.spread(value), 0)
                 assert value.delay is not None
-                run.facts.sinks.append((value.timeline, value.delay))
+                run.found.sinks.append((value.timeline, value.delay))
             outputs.append(value)
         self.outputs = [
             dataclasses.replace(value, array=None)
@@ -266,18 +269,18 @@ class Plan:
     def _traced_start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> Initial:
         """Trace the warm-up, which finds the facts; a warm-up that is longer than necessary does no harm."""
         closed, _ = trace_inlined(functools.partial(self._start, units), params, constants)
-        needed = self.facts.warm_up
+        needed = self.found.warm_up
         return Initial(self.layout, closed) if needed <= units else self._traced_start(needed, params, constants)
 
     def _start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         """Return the state entries before the first frame, in the order of the layout."""
-        run = Pass(self.clock, units, -units, None, None, self.facts, self.placeholder)
+        run = Pass(Instant(self.clock, self.found, units, -units), None, self.placeholder)
         self.results = [as_struct(array) for array in self._pass(params, self._placeholders(units, constants), run)]
         # The count stays below 2**24. As a float, the count fits into the vector that contains most of the state.
         counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
-        if self.facts.counts:
+        if self.found.counts:
             counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
-        if self.facts.counts_laps:
+        if self.found.counts_laps:
             counters[LAPS] = np.zeros((), counters[COUNT].dtype)
         entries = dict(sorted({**run.new, **counters}.items()))
         self.layout = Layout(entries, joined=not is_plain())
@@ -295,15 +298,15 @@ class Plan:
         own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS, LAPS)}
         count, before = self._count(entries), entries.get(UNITS)
         laps = None if LAPS not in entries else lax.stop_gradient(entries[LAPS]).astype(jnp.int32)
-        run = Pass(self.clock, units, count, existing, own, self.facts, self.placeholder, before, laps)
+        run = Pass(Instant(self.clock, self.found, units, count, existing, before, laps), own, self.placeholder)
         outputs = self._pass(params, arrays, run)
-        later = jnp.minimum(count + np.int32(units), np.int32(self.facts.horizon))
+        later = jnp.minimum(count + np.int32(units), np.int32(self.found.horizon))
         new = {**run.new, COUNT: later.astype(self.layout.places[COUNT].dtype)}
         if before is not None:
             new[UNITS] = before + np.asarray(units, before.dtype)
             if before.dtype == np.int32:
-                done = self.facts.laps.completed(new[UNITS])
-                new[UNITS] -= done * np.asarray(self.facts.laps.length, done.dtype)
+                done = self.found.laps.completed(new[UNITS])
+                new[UNITS] -= done * np.asarray(self.found.laps.length, done.dtype)
                 if laps is not None:
                     new[LAPS] = (laps + done).astype(self.layout.places[LAPS].dtype)
         return outputs, self.layout.pack(new)
@@ -328,7 +331,7 @@ class Plan:
 
     def spec(self, units: int) -> StepSpec:
         """Return the facts about pulses of this many units; arrays are in the order of their pytrees, named by path."""
-        multiple, kinds = self.clock.multiple, self.facts.kinds
+        multiple, kinds = self.clock.multiple, self.found.kinds
         pulse = units * self.clock.unit * multiple
         fields = [extent.field for extent in self.extents]
         return StepSpec(
@@ -368,16 +371,16 @@ class Plan:
 
     def rest(self, tail: int) -> int:
         """Return the number of units that a flush must run if up to `tail` more input frames exist."""
-        counts = np.arange(self.facts.horizon + 1)
+        counts = np.arange(self.found.horizon + 1)
         units = max(1, -(-tail // self.clock.unit))
-        for timeline, delay in set(self.facts.sinks):
+        for timeline, delay in set(self.found.sinks):
             waiting = timeline.length(counts * self.clock.unit + tail) - (counts * timeline.per_unit - delay)
             units = max(units, int(-(-np.max(waiting) // timeline.per_unit)))
         return units
 
     def total(self, entries: Mapping[str, Any], existing: Any) -> Any:
         """Return the length of a recording that ends after `existing` more frames, or the horizon if that is less."""
-        before = entries[UNITS] if self.facts.counts else self._count(entries)
+        before = entries[UNITS] if self.found.counts else self._count(entries)
         existing = existing if isinstance(existing, jax.Array) else np.asarray(existing)
         return before * np.asarray(self.clock.unit, before.dtype) + existing.astype(before.dtype)
 
@@ -433,7 +436,7 @@ def _may_differ_when_empty(jaxpr: Any) -> bool:
     """
     for equation in walk(jaxpr):
         params, axis = equation.params, equation.params.get("dimension")
-        if equation.primitive.name == "concatenate" and axis in symbolic_axes(out_shape(equation)):
+        if entry_of(equation).joins and axis in symbolic_axes(out_shape(equation)):
             parts = [
                 each for each in equation.invars if isinstance(each, Var) and not is_symbolic(shape_of(each)[axis])
             ]

@@ -39,10 +39,10 @@ from jaxrnn.streaming.diagnostics import (
     location_of_error,
 )
 from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, symbolic_axes, symbolic_sizes
+from jaxrnn.streaming.histories import Placeholder
 from jaxrnn.streaming.indexed import by_frames
 from jaxrnn.streaming.interpreter import RULES, is_observed
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
-from jaxrnn.streaming.passes import Placeholder
 from jaxrnn.streaming.plan import Leaf, Plan, as_struct
 from jaxrnn.streaming.streamed import Streamed
 

@@ -42,6 +42,27 @@ class Late:
         return math.ceil(self.since) - 1
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """What is known about a chunk of integers that follow from the numbers of the frames.
+
+    Attributes:
+        affine: scale and offsets of integers that count frames: frame i is ``scale * i + offsets``. The offsets are
+            static, with the rank of the array and one frame.
+        clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
+            bound may be a symbolic dimension. None if unbounded.
+        columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
+        formula: the `Formula` of integers that depend only on the numbers of the frames.
+        growth: growth in one unit of integers that follow the positions of frames, for frames far from the start.
+    """
+
+    affine: Affine | None = None
+    clipped: Clipped | None = None
+    columns: tuple[Affine | None, ...] | None = None
+    formula: Any = None
+    growth: Fraction | int = 0
+
+
 @short_repr
 @dataclass(frozen=True)
 class Chunk:
@@ -55,13 +76,7 @@ class Chunk:
         timeline: the number of frames that exist.
         delay: number of frames before frame 0.
         reach: input frames that each frame depends on; None if no input is read.
-        affine: scale and offsets of integers that count frames: frame i is ``scale * i + offsets``. The offsets are
-            static, with the rank of the array and one frame.
-        formula: the `Formula` of integers that depend only on the numbers of the frames.
-        clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
-            bound may be a symbolic dimension. None if unbounded.
-        columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
-        growth: growth in one unit of integers that follow the positions of frames, for frames far from the start.
+        numbers: what is known about integers that follow from the numbers of the frames.
         late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
             delayed chunk (`Pass.on_time`).
         lineage: an identity of the content. New content has a new lineage. Slices share the lineage, with different
@@ -74,12 +89,8 @@ class Chunk:
     timeline: Timeline
     delay: int | None
     reach: Reach | None
-    affine: Affine | None = None
-    clipped: Clipped | None = None
-    columns: tuple[Affine | None, ...] | None = None
+    numbers: Numbers = Numbers()
     late: Late | None = None
-    formula: Any = None
-    growth: Fraction | int = 0
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
     @property
@@ -91,6 +102,15 @@ class Chunk:
     def frames(self) -> int:
         """The number of frames of one stream in the chunk."""
         return self.array.shape[self.axis] // self.outer
+
+    @property
+    def formula(self) -> Any:
+        """The `Formula` of the integers, or None."""
+        return self.numbers.formula
+
+    def noting(self, **known: Any) -> Chunk:
+        """Return the chunk with other attributes of `numbers`."""
+        return dataclasses.replace(self, numbers=dataclasses.replace(self.numbers, **known))
 
     def holding(self, array: Any, axis: int | None = None) -> Chunk:
         """Return a chunk with a new array for the same frames; `axis` is the time axis, if it differs."""

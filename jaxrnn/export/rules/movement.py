@@ -357,7 +357,7 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
     numbers = params["dimension_numbers"]
     operator = _OPERATORS.get(entry_of(equation).monoid)
     reduction, opset = operator and operator.lower(), 18 if operator in ("Min", "Max") else 16
-    if equation.primitive.name == "scatter-sub":
+    if entry_of(equation).subtracts:
         operator = "Sub"
     writer, rank = lowering.writer, len(shape_of(x))
     dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}

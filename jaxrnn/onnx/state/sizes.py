@@ -111,7 +111,7 @@ class _Trace:
             raise NotFollowedError(error, self.emptied) from error
         arguments = [Flow(array.shape, array.dtype) for _, array in sorted(parameters.items())]
         arguments += [flows[name] for name in sorted(places)]
-        followed = iter(following.run(closed, arguments))
+        followed = iter(following.follow(closed, arguments))
         for key, value in zip(block.outputs, outputs, strict=True):
             self.result.outputs[str(key.name)] = self._output(value, followed)
         for label, why, starts in self.lost:

@@ -10,6 +10,7 @@ from jaxrnn.streaming.rules import (  # noqa: F401
     awaiting,
     control,
     elementwise,
+    keys,
     movement,
     pairs,
     postponed,

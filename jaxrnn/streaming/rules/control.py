@@ -85,7 +85,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     # Repeat with the templates that the body returns, until the templates stop changing. If they never do, unroll the
     # loop. Later passes begin with the templates that an earlier pass has found.
     key = id(equation), prefix, *(Template.of(value).key for value in operands)
-    found = run.facts.carries.setdefault(key, (equation, []))[1]
+    found = run.found.carries.setdefault(key, (equation, []))[1]
     for trip in range(3):
         try:
             if trip == len(found):
@@ -99,7 +99,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 def _inside(child: Pass, part: Any, values: list[Any]) -> list[Any]:
     """Evaluate the body of a loop or branch; a length that the body returns is a final value."""
     return [
-        FinalValue(child.length(value, type_of(atom))) if is_length(value) else value
+        FinalValue(child.now.length(value, type_of(atom))) if is_length(value) else value
         for atom, value in zip(part.jaxpr.outvars, interpret(child, part, values), strict=True)
     ]
 
@@ -356,9 +356,9 @@ class OnePass(Domain):
         self.run, self.types = run, Types.here()
         self.body, self.inputs = body, inputs  # the function, and templates of the operands
         self.names = [
-            name for name in ("count", "existing", "before", "laps") if isinstance(getattr(run, name), jax.Array)
+            name for name in ("count", "existing", "before", "laps") if isinstance(getattr(run.now, name), jax.Array)
         ]
-        self.arrays = [getattr(run, name) for name in self.names]
+        self.arrays = [getattr(run.now, name) for name in self.names]
         self.outputs: list[Template] = []  # templates of the results, after the first evaluation
 
     def check(self, arrays: list[Any], operands: Sequence[Any]) -> None:
@@ -374,9 +374,8 @@ class OnePass(Domain):
         Raise `KeepsStateError` if the function keeps state, or if the results have different delays.
         """
         rule = jaxpr is not self.body
-        child = self.run.child("", None, local=rule, stateless=not rule)
-        for name, array in zip(self.names, arrays, strict=True):
-            setattr(child, name, array)
+        now = dataclasses.replace(self.run.now, **dict(zip(self.names, arrays, strict=True)))
+        child = self.run.child("", None, local=rule, stateless=not rule, now=now)
         results = interpret(child, jaxpr, with_arrays(kinds, operands))
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
         results = list(map(child.spread, results))

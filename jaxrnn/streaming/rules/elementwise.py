@@ -1,13 +1,12 @@
 """Rules for operations on each element, for positions in time, and for integers that count frames.
 
 Operands with different delays are first delayed to the largest delay. Integers that count frames are tracked exactly
-(`Chunk.affine`), because indexing is written with such integers: ``x[::2]`` reads frames ``2 * i``, and overlapping
+(`Numbers.affine`), because indexing is written with such integers: ``x[::2]`` reads frames ``2 * i``, and overlapping
 frames are ``hop * i + arange(size)``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -50,7 +49,7 @@ from jaxrnn.streaming.values import (
     static_integer,
 )
 
-#: The largest scale and offset of integers that count frames (`Chunk.affine`).
+#: The largest scale and offset of integers that count frames (`Numbers.affine`).
 SMALL = 1 << 20
 
 
@@ -63,7 +62,9 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if known is not None:
         return [known]
     affine = affine_of(equation, operands)
-    counting = [value.affine[0] for value in operands if isinstance(value, Chunk) and value.affine is not None]
+    counting = [
+        value.numbers.affine[0] for value in operands if isinstance(value, Chunk) and value.numbers.affine is not None
+    ]
     if any(map(is_length, operands)):
         rows = _from_length(run, equation, operands)
         if rows is not None:
@@ -78,13 +79,13 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     if len(arrays) > 2:  # JAX broadcasts one or two operands
         shape = np.broadcast_shapes(*map(np.shape, arrays))
         arrays = [array if np.ndim(array) == 0 else jnp.broadcast_to(array, shape) for array in arrays]
-    if entry.arithmetic == "convert" and operands[0].growth:
-        results = [run.cast_positions(arrays[0], operands[0].growth, equation.params["new_dtype"])]
+    if entry.arithmetic == "convert" and operands[0].numbers.growth:
+        results = [run.now.cast_positions(arrays[0], operands[0].numbers.growth, equation.params["new_dtype"])]
     else:
         results = run.bind(equation, arrays)
     made = [run.make(result, like.axis, like.timeline, like.delay, like.reach, affine) for result in results]
     clipped = _clipped(equation, operands)
-    return made if clipped is None else [dataclasses.replace(made[0], clipped=clipped)]
+    return made if clipped is None else [made[0].noting(clipped=clipped)]
 
 
 @RULES.add("select_n", takes=(Deferred,))
@@ -104,7 +105,7 @@ def divide(run: Pass, equation: JaxprEqn, x: Any, divisor: Any) -> list[Any]:
     divisor = _constant_length(equation, divisor)
     if isinstance(x, Chunk) and is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
         for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
-            run.facts.laps.note(number // math.gcd(number, x.timeline.per_unit))
+            run.found.laps.note(number // math.gcd(number, x.timeline.per_unit))
     return elementwise(run, equation, x, divisor)
 
 
@@ -122,10 +123,10 @@ def _clipped(equation: JaxprEqn, operands: Sequence[Any]) -> Clipped | None:
     x, bound = (*operands, None)[:2] if isinstance(operands[0], Chunk) else (*operands[::-1], None)[:2]
     if not isinstance(x, Chunk) or not is_wide(type_of(equation.outvars[0])):
         return None
-    entry, (affine, low, high) = entry_of(equation), x.clipped or (x.affine, None, None)
+    entry, (affine, low, high) = entry_of(equation), x.numbers.clipped or (x.numbers.affine, None, None)
     number = static_integer(bound)
     if affine is None or affine[0] < 1 or number is None:
-        return x.clipped if entry.arithmetic == "convert" else None
+        return x.numbers.clipped if entry.arithmetic == "convert" else None
     if entry.monoid == "max" and high is None and not is_symbolic(number):
         return affine, max(number, number if low is None else low), None
     return (affine, low, number) if entry.monoid == "min" and high is None else None
@@ -241,10 +242,16 @@ def from_the_end(run: Pass) -> StreamError:
 def _from_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Rows | None:
     """Return the sum or difference of numbers of frames and a length, or None."""
     signs, (x, *_) = entry_of(equation).signs, sorted(operands, key=is_length)
-    if len(operands) != 2 or not signs or not isinstance(x, Chunk) or x.affine is None or x.clipped is not None:
+    if (
+        len(operands) != 2
+        or not signs
+        or not isinstance(x, Chunk)
+        or x.numbers.affine is None
+        or x.numbers.clipped is not None
+    ):
         return None
     place = 0 if operands[0] is x else 1
-    length, scale, offsets = operands[1 - place], signs[place] * x.affine[0], signs[place] * x.affine[1]
+    length, scale, offsets = operands[1 - place], signs[place] * x.numbers.affine[0], signs[place] * x.numbers.affine[1]
     dtype, axis, rank = type_of(equation.outvars[0]), x.axis, x.array.ndim
     if not is_length(length) or np.size(length) != 1 or abs(scale) != 1 or offsets.size != 1 or not is_wide(dtype):
         return None
@@ -338,9 +345,9 @@ def _compared_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | Non
 def _compared_bounds(x: Any, bound: Affine | None, compare: Callable[..., Any]) -> Affine | None:
     """Return the outcome ``x < bound`` or ``x >= bound`` of numbers between bounds that are never below the bound."""
     splits_at_zero = bool(compare(-1, 0)) != bool(compare(0, 0))
-    if not splits_at_zero or not isinstance(x, Chunk) or x.clipped is None or bound is None or bound[0] != 0:
+    if not splits_at_zero or not isinstance(x, Chunk) or x.numbers.clipped is None or bound is None or bound[0] != 0:
         return None
-    (_, offsets), low, high = x.clipped
+    (_, offsets), low, high = x.numbers.clipped
     low, limit = int(np.min(offsets)) if low is None else low, int(np.max(bound[1]))
     over = None if high is None else largest_value(limit - high, x.timeline.size)
     is_above = low >= limit and (high is None or (over is not None and over <= 0))
@@ -372,9 +379,9 @@ def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -
     if (compare is None and not is_least) or len(places) != 1 or not is_length(operands[1 - places[0]]):
         return None
     chunk, limit = operands[places[0]], operands[1 - places[0]]
-    affine = _counted(chunk) if is_least or is_less else chunk.affine
-    low = None if chunk.clipped is None else chunk.clipped[1]
-    bounded = chunk.clipped is not None and is_less
+    affine = _counted(chunk) if is_least or is_less else chunk.numbers.affine
+    low = None if chunk.numbers.clipped is None else chunk.numbers.clipped[1]
+    bounded = chunk.numbers.clipped is not None and is_less
     if affine is None or (bounded and places[0] == 1):
         return None
     scale, offsets = affine
@@ -405,13 +412,13 @@ def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -
     chunk = run.spread(chunk)
     timeline = chunk.timeline
     delay = max(chunk.delay or 0, timeline.certain + wait)
-    run.facts.wait_for(timeline, delay)
-    end, where = run.end(timeline), run.indices(timeline, delay)
+    run.found.wait_for(timeline, delay)
+    end, where = run.now.end(timeline), run.now.indices(timeline, delay)
     if compare is None:
         x = run.delayed(chunk, delay)
         most = run.unstreamed(limit).reshape(()).astype(x.array.dtype)
         array = x.array if end is None else jnp.minimum(x.array, most)
-        return dataclasses.replace(run.same(x, array), clipped=_clipped(equation, operands))
+        return run.same(x, array).noting(clipped=_clipped(equation, operands))
     left = np.full(where.shape, wait + 1) if end is None else end - where
     difference = jnp.asarray(surplus, jnp.int32) - along(jnp.asarray(left, jnp.int32) * scale, chunk.axis, surplus.ndim)
     zero = jnp.zeros_like(difference)
@@ -422,13 +429,13 @@ def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -
 
 def _counted(chunk: Chunk) -> Affine | None:
     """Return the numbers of frames in a chunk, without bounds."""
-    return chunk.affine if chunk.clipped is None else chunk.clipped[0]
+    return chunk.numbers.affine if chunk.numbers.clipped is None else chunk.numbers.clipped[0]
 
 
 def _term(value: Any) -> Affine | None:
     """Return scale and offsets of an operand; a static number has scale 0."""
     if isinstance(value, Chunk):
-        return value.affine
+        return value.numbers.affine
     if is_fixed(value) and np.asarray(value).dtype.kind in "iub":
         return 0, np.asarray(value)
     return None
@@ -436,9 +443,9 @@ def _term(value: Any) -> Affine | None:
 
 def chosen(predicate: Any, cases: Sequence[Any]) -> Any:
     """Return the stream that a selection takes in all frames; None if the choice is not static or not a stream."""
-    if not isinstance(predicate, Chunk) or predicate.affine is None or predicate.affine[0] != 0:
+    if not isinstance(predicate, Chunk) or predicate.numbers.affine is None or predicate.numbers.affine[0] != 0:
         return None
-    outcomes = np.unique(predicate.affine[1])
+    outcomes = np.unique(predicate.numbers.affine[1])
     if len(outcomes) != 1:
         return None
     case = cases[int(outcomes[0])]
@@ -468,16 +475,17 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
     with run.growing_by(timeline.per_unit if is_wide(dtype) else 0):
         chunk = run.make(array, axis, timeline, delay, None, affine)
     counts = is_wide(dtype) and math.prod(others) == 1
-    return dataclasses.replace(chunk, formula=Formula.counting()) if counts else chunk
+    return chunk.noting(formula=Formula.counting()) if counts else chunk
 
 
 def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> Any:
     """Return the number of each frame of a chunk as an array."""
-    run.facts.counts = True
-    run.facts.laps.note(1, timeline.per_unit)
-    first = jnp.asarray(run.count if isinstance(run.count, int) else run.units_before, run.units_before.dtype)
+    run.found.counts = True
+    run.found.laps.note(1, timeline.per_unit)
+    now, before = run.now, run.now.units_before
+    first = jnp.asarray(now.count if isinstance(now.count, int) else before, before.dtype)
     first = first * np.asarray(timeline.per_unit, first.dtype) - np.asarray(delay, first.dtype)
-    return run.cast_positions(first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype)
+    return now.cast_positions(first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype)
 
 
 @RULES.add("dim_as_value")

@@ -88,8 +88,12 @@ def _on_axes(run: Pass, x: Chunk, array: Any, axis: int, dimensions: Sequence[in
         kept = [(size, new) for size, new in zip(offsets.shape, dimensions, strict=True) if new is not None]
         return scale, _stretched(offsets.reshape([size for size, _ in kept]), array.ndim, [new for _, new in kept])
 
-    made = run.make(array, axis, x.timeline, x.delay, x.reach, x.affine and moved(x.affine))
-    return made if x.clipped is None else dataclasses.replace(made, clipped=(moved(x.clipped[0]), *x.clipped[1:]))
+    made = run.make(array, axis, x.timeline, x.delay, x.reach, x.numbers.affine and moved(x.numbers.affine))
+    return (
+        made
+        if x.numbers.clipped is None
+        else made.noting(clipped=(moved(x.numbers.clipped[0]), *x.numbers.clipped[1:]))
+    )
 
 
 def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
@@ -133,8 +137,8 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     affine = None
     if after_new == after:
         array, delay, reach = x.array, x.delay, x.reach
-        if x.affine is not None and x.affine[1].size == 1:
-            affine = x.affine[0], x.affine[1].reshape((1,) * len(new))
+        if x.numbers.affine is not None and x.numbers.affine[1].size == 1:
+            affine = x.numbers.affine[0], x.numbers.affine[1].reshape((1,) * len(new))
     elif after % after_new == 0:  # other axes merge into time: more frames
         x = run.spread(x)
         times = after // after_new
@@ -164,9 +168,9 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     arrays, like = align(run, operands)
     arrays = _along_time(arrays, like)
     joined = run.same(like, lax.concatenate(arrays, dimension))
-    columns = tuple(value.affine if isinstance(value, Chunk) else None for value in operands)
+    columns = tuple(value.numbers.affine if isinstance(value, Chunk) else None for value in operands)
     alone = dimension == joined.array.ndim - 1 and all(array.shape[-1] == 1 for array in arrays)
-    return dataclasses.replace(joined, columns=columns) if alone and any(columns) else joined
+    return joined.noting(columns=columns) if alone and any(columns) else joined
 
 
 def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
@@ -219,9 +223,9 @@ def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     """Stream a reversal of other axes than time."""
     if x.axis not in equation.params["dimensions"]:
         return run.frame_by_frame(equation, x)
-    if x.affine is None or x.affine[1].size != 1 or x.clipped is not None:
+    if x.numbers.affine is None or x.numbers.affine[1].size != 1 or x.numbers.clipped is not None:
         raise backwards(run) if x.reach is not None else from_the_end(run)
-    return in_reverse(run, equation, x.axis, x.affine[0], int(x.affine[1].flat[0]))
+    return in_reverse(run, equation, x.axis, x.numbers.affine[0], int(x.numbers.affine[1].flat[0]))
 
 
 def in_reverse(run: Pass, equation: JaxprEqn, axis: int, scale: int, first: Any) -> Any:
@@ -298,7 +302,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Any:
         )
     refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
-    if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.affine is not None):
+    if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.numbers.affine is not None):
         x = run.on_time(x)
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     if not isinstance(x, Chunk):
@@ -317,7 +321,7 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
     """Index a stream by a second stream."""
     numbers = equation.params["dimension_numbers"]
     is_dropped = x.axis in numbers.collapsed_slice_dims
-    if indices.clipped is not None:
+    if indices.numbers.clipped is not None:
         x, indices = _with_edges(run, equation, x, indices)
     # Each frame of the indices may apply to the same frame of the stream.
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
@@ -325,7 +329,7 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
         return _in_each_frame(run, equation, run.on_time(x), indices)
     if is_dropped and (found := numbered_frames(run, x, indices, numbers.start_index_map)) is not None:
         return _in_numbered_frames(run, equation, *found)
-    if x.axis in numbers.operand_batching_dims or not indices.affine:
+    if x.axis in numbers.operand_batching_dims or not indices.numbers.affine:
         run.refuse(_STREAMED_INDICES, f"{_HINT}; {_CARRIED}")
     return _frames(run, equation, x, indices) if is_dropped else _windows(run, equation, x, indices)
 
@@ -381,7 +385,7 @@ def _in_numbered_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk,
 def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any, column: int) -> FinalValue:
     """Take frames with static numbers; by the mode, a missing frame is the fill value or the last frame."""
     low, most = int(np.min(indices[..., column])), int(np.max(indices[..., column]))
-    first, end = pick(run, x, 0, 1, most + 1), run.end(x.timeline)
+    first, end = pick(run, x, 0, 1, most + 1), run.now.end(x.timeline)
     places = jnp.asarray(indices)
     frames = places[..., column]
     if end is not None:
@@ -403,7 +407,7 @@ def _last_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any) -> Final
     if any(is_symbolic(distance) or distance < 1 for distance in back):
         run.refuse("it reads frames at positions that move with the stream", _HINT)
     most = max(map(int, back))
-    last, end = pick(run, x, x.timeline.size - most, 1, most), run.end(x.timeline)
+    last, end = pick(run, x, x.timeline.size - most, 1, most), run.now.end(x.timeline)
     places = most - np.asarray(back, np.int32).reshape(indices.shape)
     # If the recording has fewer frames, `last` begins with frame 0, and earlier indices are out of bounds.
     short = 0 if end is None else jnp.clip(most - end, 0)
@@ -415,8 +419,8 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     """Take frames at a fixed step: every second frame, or windows of frames with a hop."""
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
-    assert indices.affine is not None
-    hop, offsets = indices.affine
+    assert indices.numbers.affine is not None
+    hop, offsets = indices.numbers.affine
     plain = (
         numbers.start_index_map == (x.axis,)
         and offsets.shape[-1] == 1
@@ -442,9 +446,9 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     order[part.axis : part.axis] = batch
     array = jnp.moveaxis(array, range(array.ndim), order)
     affine = None
-    if x.affine is not None and x.affine[1].size == offsets.size == 1:  # numbers of every second frame
-        first = x.affine[0] * offsets.reshape(()) + x.affine[1].reshape(())
-        affine = x.affine[0] * hop, first.reshape((1,) * array.ndim)
+    if x.numbers.affine is not None and x.numbers.affine[1].size == offsets.size == 1:  # numbers of every second frame
+        first = x.numbers.affine[0] * offsets.reshape(()) + x.numbers.affine[1].reshape(())
+        affine = x.numbers.affine[0] * hop, first.reshape((1,) * array.ndim)
     return run.make(array, batch[indices.axis], timeline, part.delay, part.reach, affine)
 
 
@@ -453,7 +457,7 @@ def _windows(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     numbers, sizes, shape = equation.params["dimension_numbers"], equation.params["slice_sizes"], [*in_shape(equation)]
     shape[x.axis] = x.timeline.size
     size, rank, batch = sizes[x.axis], len(out_shape(equation)), gathered_axes(equation)
-    if numbers.start_index_map != (x.axis,) or is_symbolic(size) or (indices.clipped and size > 1):
+    if numbers.start_index_map != (x.axis,) or is_symbolic(size) or (indices.numbers.clipped and size > 1):
         run.refuse(_STREAMED_INDICES, _HINT)
     kept = [dim for dim in range(len(shape)) if dim not in numbers.collapsed_slice_dims]
     places = dict(zip(kept, numbers.offset_dims, strict=True))
@@ -480,8 +484,8 @@ def _windows(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
 
 def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tuple[Chunk, Chunk]:
     """Return a stream with repeated first and last frames, and the numbers of frames without their bounds."""
-    assert indices.clipped is not None
-    (hop, offsets), low, high = indices.clipped
+    assert indices.numbers.clipped is not None
+    (hop, offsets), low, high = indices.numbers.clipped
     size, count = x.timeline.size, in_shape(equation, 1)[indices.axis]
     ends = high is not None and constant_value(high - (size - 1), size) == 0
     # Frames after the end that the last index reads.
@@ -494,7 +498,7 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
     config = [pads if axis == x.axis else (0, 0) for axis in range(len(shape))]
     padded, _ = trace(lambda x: jnp.pad(x, config, mode="edge"), jax.ShapeDtypeStruct(shape, x.array.dtype))
     (x,) = interpret(run, padded, [x], late=True) if any(pads) else [x]
-    return x, dataclasses.replace(indices, affine=(hop, offsets + pads[0]), clipped=None)
+    return x, indices.noting(affine=(hop, offsets + pads[0]), clipped=None)
 
 
 def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:

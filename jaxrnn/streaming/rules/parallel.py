@@ -337,14 +337,17 @@ def _is_float(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
-@_ARITHMETIC.add("convert_element_type", "reduce_precision", "stop_gradient")
+@_ARITHMETIC.add("stop_gradient")
+def _stop_gradient(equation: JaxprEqn, queries: int, x: Score) -> Score:
+    return x.map(lax.stop_gradient)
+
+
+@_ARITHMETIC.add("convert_element_type", "reduce_precision")
 def _cast(equation: JaxprEqn, queries: int, x: Score) -> Score:
     """Cast a sum or product. The parts are not rounded: the error of each part would be as large as of the sum."""
     before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
     if not _is_float(after) and not np.can_cast(before, after):
         raise InseparableError(f"{_described(equation)} rounds or wraps the sum of a query part and a key part")
-    if equation.primitive.name == "stop_gradient":
-        return x.map(lax.stop_gradient)
     return x.map(lambda array: jnp.asarray(array, carried_as("sum", after)))
 
 

@@ -26,7 +26,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import bind, free_axes, shape_of, trace, type_of
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import POSTPONED_RULES, interpret
 from jaxrnn.streaming.passes import Pass
@@ -119,20 +119,34 @@ def cut(run: Pass, equation: JaxprEqn, x: Any, *indices: Any) -> Any:
 
 def _cut_of(equation: JaxprEqn, indices: Sequence[Any]) -> tuple[int, Any, Any] | None:
     """Return axis, start and size of a cut along a single axis, or None."""
-    params, old, new = equation.params, in_shape(equation), out_shape(equation)
+    old, new = in_shape(equation), out_shape(equation)
     axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])] if len(old) == len(new) else []
     if len(axes) != 1:
         return None
     (axis,) = axes
-    if equation.primitive.name == "slice":
-        return None if params["strides"] else (axis, params["start_indices"][axis], new[axis])
-    if equation.primitive.name == "dynamic_slice":
-        start = indices[axis]
-    else:
-        numbers, (start,) = params["dimension_numbers"], indices
-        if numbers.start_index_map != (axis,) or numbers.offset_dims != tuple(range(len(new))):
-            return None
+    start = _STARTS[equation.primitive.name](equation, axis, indices)
     return (axis, np.asarray(start).reshape(-1)[0], new[axis]) if is_static(start) and np.size(start) == 1 else None
+
+
+#: Rules ``(equation, axis, indices) -> start``, or None if the start is unclear.
+_STARTS = Rules()
+
+
+@_STARTS.add("slice")
+def _start_of_slice(equation: JaxprEqn, axis: int, _: Sequence[Any]) -> Any:
+    return None if equation.params["strides"] else np.array([equation.params["start_indices"][axis]])
+
+
+@_STARTS.add("dynamic_slice")
+def _start_of_dynamic_slice(_: JaxprEqn, axis: int, indices: Sequence[Any]) -> Any:
+    return indices[axis]
+
+
+@_STARTS.add("gather")
+def _start_of_gather(equation: JaxprEqn, axis: int, indices: Sequence[Any]) -> Any:
+    numbers = equation.params["dimension_numbers"]
+    is_cut = numbers.start_index_map == (axis,) and numbers.offset_dims == tuple(range(len(out_shape(equation))))
+    return indices[0] if is_cut else None
 
 
 def _by_rows(equation: JaxprEqn, operands: Sequence[Any]) -> Rows | None:
@@ -144,7 +158,8 @@ def _by_rows(equation: JaxprEqn, operands: Sequence[Any]) -> Rows | None:
     fits = all(_fits(value, atom, like) for value, atom in zip(operands, equation.invars, strict=True))
     if not fits or len(axes) != 1 or str(shape[axes[0]]) != str(like.size):
         return None
-    if not _keeps_rows(equation, operands, like.axis, axes[0]):
+    keeps = _KEEPS_ROWS.of(equation)
+    if keeps is None or not keeps(equation, operands, like.axis, axes[0]):
         return None
 
     def at(differences: Any) -> Any:
@@ -175,22 +190,48 @@ def _fits(value: Any, atom: Any, like: Rows) -> bool:
     )
 
 
-def _keeps_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, new: int) -> bool:
-    """Return True if an equation computes each row along axis `new` from the row along `axis` of its operands."""
-    name, entry = equation.primitive.name, entry_of(equation)
-    if name == "reshape":
-        return math.prod(in_shape(equation)[:axis]) == math.prod(out_shape(equation)[:new])
-    if name == "dot_general":
-        return axis in free_axes(equation)[0 if isinstance(operands[0], Rows) else 1]
-    if name in ("gather", "dynamic_slice") and isinstance(operands[0], Rows):
-        return (found := _cut_of(equation, operands[1:])) is not None and found[0] != axis
-    if name == "gather":  # a look-up in a constant table
-        return not symbolic_axes(in_shape(equation)) and axis < len(in_shape(equation, 1)) - 1
-    if name == "concatenate":
-        return equation.params["dimension"] != axis
-    if name == "slice":
-        return str(in_shape(equation)[axis]) == str(out_shape(equation)[axis])
-    return entry.kind in ("elementwise", "call") or name in ("broadcast_in_dim", "transpose")
+#: Rules ``(equation, operands, axis, new) -> bool``: True if an equation computes each row along axis `new` from the
+#: row along `axis` of the operands.
+_KEEPS_ROWS = Rules()
+
+
+@_KEEPS_ROWS.add(kind="call")
+@_KEEPS_ROWS.add("broadcast_in_dim", "transpose", kind="elementwise")
+def _keeps_all_rows(*_: Any) -> bool:
+    return True
+
+
+@_KEEPS_ROWS.add("reshape")
+def _reshapes_around_rows(equation: JaxprEqn, _: Sequence[Any], axis: int, new: int) -> bool:
+    return math.prod(in_shape(equation)[:axis]) == math.prod(out_shape(equation)[:new])
+
+
+@_KEEPS_ROWS.add("dot_general")
+def _multiplies_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, _: int) -> bool:
+    return axis in free_axes(equation)[0 if isinstance(operands[0], Rows) else 1]
+
+
+@_KEEPS_ROWS.add("dynamic_slice")
+def _cuts_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, _: int) -> bool:
+    return isinstance(operands[0], Rows) and (found := _cut_of(equation, operands[1:])) is not None and found[0] != axis
+
+
+@_KEEPS_ROWS.add("gather")
+def _gathers_for_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, new: int) -> bool:
+    if isinstance(operands[0], Rows):
+        return _cuts_rows(equation, operands, axis, new)
+    # A look-up in a constant table.
+    return not symbolic_axes(in_shape(equation)) and axis < len(in_shape(equation, 1)) - 1
+
+
+@_KEEPS_ROWS.add("concatenate")
+def _joins_beside_rows(equation: JaxprEqn, _: Sequence[Any], axis: int, __: int) -> bool:
+    return equation.params["dimension"] != axis
+
+
+@_KEEPS_ROWS.add("slice")
+def _slices_beside_rows(equation: JaxprEqn, _: Sequence[Any], axis: int, __: int) -> bool:
+    return str(in_shape(equation)[axis]) == str(out_shape(equation)[axis])
 
 
 @POSTPONED_RULES.add("broadcast_in_dim", "reshape", "transpose")

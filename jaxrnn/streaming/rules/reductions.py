@@ -43,7 +43,11 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     if x.outer != 1:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
     kind = entry_of(equation).monoid
-    step = None if x.affine is None or x.affine[0] or x.delay is not None else static_number(x.affine[1])
+    step = (
+        None
+        if x.numbers.affine is None or x.numbers.affine[0] or x.delay is not None
+        else static_number(x.numbers.affine[1])
+    )
     if kind == "sum" and step is not None:  # a sum of ones counts frames
         one, number = np.asarray(1, x.array.dtype), np.asarray(step, x.array.dtype)
         count = lambda: (lax.broadcasted_iota(one.dtype, out_shape(equation), x.axis) + one) * number  # noqa: E731
@@ -187,8 +191,8 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
     x = run.spread(x)
     assert x.delay is not None
-    largest = equation.primitive.name == "argmax"
-    least = identity_of("max" if largest else "min", x.array.dtype)
+    kind = entry_of(equation).monoid
+    least = identity_of(kind, x.array.dtype)
     frames = run.fill(x, least).array
     dtype = type_of(equation.outvars[0])
     (place,) = run.bind(equation, [frames])
@@ -198,12 +202,12 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     place = jnp.maximum(jnp.take(numbers, place), 0)
     extreme, old = run.carry("extreme", lambda: jnp.full(best.shape, least, best.dtype))
     name, where = run.carry("place", lambda: jnp.zeros(place.shape, dtype))
-    better = (best > old) if largest else (best < old)
+    better = (best > old) if kind == "max" else (best < old)
     better = better | ((best != best) & (old == old))  # the first NaN wins
     first = jnp.where(better, place, where)
     run.store(extreme, jnp.where(better, best, old), x.timeline, x.delay)
     run.store(name, first, x.timeline, x.delay)
-    run.facts.sinks.append((x.timeline, x.delay))
+    run.found.sinks.append((x.timeline, x.delay))
     return [FinalValue(first, reach=x.reach and x.reach.of_all)]
 
 
@@ -255,15 +259,24 @@ def triangular_solve(run: Pass, equation: JaxprEqn, matrix: Any, right: Any) -> 
 @RULES.add(kind="linear algebra")
 def linear_algebra(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Decompose a matrix, or solve a system, in each frame."""
+    values = _of_frames(run, equation, operands)
+    # A right side may be a tangent, which must stay linear.
+    values[0] = run.harmless(values[0], _conditioned(values[0]))
+    return within_frames(run, equation, *values)
+
+
+@RULES.add("tridiagonal_solve")
+def tridiagonal_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
+    """Solve a system with three diagonals in each frame."""
+    *diagonals, right = _of_frames(run, equation, operands)
+    values = [run.harmless(value, number) for value, number in zip(diagonals, (0, 1, 0), strict=True)]
+    return within_frames(run, equation, *values, right)
+
+
+def _of_frames(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     if _time_of(operands) >= len(in_shape(equation)) - entry_of(equation).core:
         run.refuse("it decomposes a matrix of all frames", "decompose a matrix in each frame")
-    values = run.together(*map(run.spread, operands))
-    # A right side may be a tangent, which must stay linear.
-    if equation.primitive.name == "tridiagonal_solve":
-        values[:3] = [run.harmless(value, number) for value, number in zip(values, (0, 1, 0), strict=False)]
-    else:
-        values[0] = run.harmless(values[0], _conditioned(values[0]))
-    return within_frames(run, equation, *values)
+    return run.together(*map(run.spread, operands))
 
 
 def _conditioned(value: Any) -> np.ndarray:
@@ -306,11 +319,21 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
 @RULES.add(kind="random")
 def random(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Draw random numbers in each frame, from keys that depend on the number of the frame."""
-    name = equation.primitive.name
-    keys = operands[:1] if name == "random_gamma" else operands  # a key draws for all its frames
-    if name == "rng_bit_generator" or not any(isinstance(value, Chunk) for value in keys):
-        run.refuse("its numbers depend on the number of frames", "draw random numbers outside")
+    if not any(isinstance(value, Chunk) for value in operands):
+        draws_for_all_frames(run, equation)
     return within_frames(run, equation, *operands)
+
+
+@RULES.add("random_gamma")
+def random_gamma(run: Pass, equation: JaxprEqn, key: Any, shape: Any) -> list[Chunk]:
+    """Draw from gamma distributions in each frame, from a key of the frame."""
+    return within_frames(run, equation, key, shape) if isinstance(key, Chunk) else draws_for_all_frames(run, equation)
+
+
+@RULES.add("rng_bit_generator")
+def draws_for_all_frames(run: Pass, equation: JaxprEqn, *_: Any) -> NoReturn:
+    """Refuse random numbers of all frames from a single key."""
+    run.refuse("its numbers depend on the number of frames", "draw random numbers outside")
 
 
 @RULES.add("rng_uniform")

@@ -67,7 +67,7 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     array = lax.slice(array, starts, limits, strides)
     if isinstance(taken, FinalValue):
         return taken.holding(array)
-    affine = taken.affine if taken.affine is not None and taken.affine[1].size == 1 else None
+    affine = taken.numbers.affine if taken.numbers.affine is not None and taken.numbers.affine[1].size == 1 else None
     return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, affine)
 
 
@@ -92,8 +92,8 @@ def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
     """Return rows of a table as a stream; the constraints guarantee that the table is long enough."""
     timeline = run.clock.timeline(size)
     delay, most = timeline.certain, table.array.shape[table.axis]
-    run.facts.wait_for(timeline, delay + -(-most // stride))  # later frames have no row
-    places = jnp.clip(jnp.asarray(run.indices(timeline, delay) * stride + start), 0, most - 1)
+    run.found.wait_for(timeline, delay + -(-most // stride))  # later frames have no row
+    places = jnp.clip(jnp.asarray(run.now.indices(timeline, delay) * stride + start), 0, most - 1)
     return run.make(jnp.take(jnp.asarray(table.array), places, table.axis), table.axis, timeline, delay, None)
 
 
@@ -127,7 +127,7 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Any
     delay, first = divmod(x.delay + start, stride)
     array = x.array if stride == 1 else lax.slice_in_dim(x.array, first, None, stride, x.axis)
     reach = x.reach and x.reach.taken(timeline, start, stride)
-    affine = x.affine and (x.affine[0] * stride, x.affine[1] + x.affine[0] * start)
+    affine = x.numbers.affine and (x.numbers.affine[0] * stride, x.numbers.affine[1] + x.numbers.affine[0] * start)
     return run.make(array, x.axis, timeline, delay, reach, affine, x.lineage if stride == 1 else None)
 
 
@@ -138,7 +138,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
     assert x.delay is not None
     if x.outer != 1:
         run.refuse("it slices an axis that merges another axis with time", "slice before the axes are merged")
-    run.facts.sinks.append((x.timeline, x.delay))
+    run.found.sinks.append((x.timeline, x.delay))
     size, since, back = (count - 1) * stride + 1, None, None
     if is_symbolic(start):
         back = x.timeline.size - start
@@ -148,30 +148,30 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
                 "read frames at a fixed distance from the start or the end",
             )
         back = int(back)
-        run.facts.wait_for(x.timeline, x.delay + back)
+        run.found.wait_for(x.timeline, x.delay + back)
         name, old = run.carry("last", lambda: _empty(run, x, back))
         frames = joined = jnp.concatenate([old, x.array], x.axis)
         if x.late is not None:
             joined = run.with_late(frames, x.axis, x, x.delay + back)
         run.store(name, lax.slice_in_dim(frames, x.frames, None, axis=x.axis), x.timeline, x.delay)
-        end = run.end(x.timeline)
-        here = run.start(x.timeline, x.delay)
+        end = run.now.end(x.timeline)
+        here = run.now.start(x.timeline, x.delay)
         last = here + x.frames if end is None else end
         # If the recording has fewer frames, the result is the first frames, as in JAX.
         offset = jnp.clip(last - here, 0, x.frames) + jnp.clip(back - last, 0, back)
         places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
         chosen = jnp.take(joined, places, x.axis)
     else:
-        run.facts.wait_for(x.timeline, x.delay + int(start) + size)
+        run.found.wait_for(x.timeline, x.delay + int(start) + size)
         since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)
         name, old = run.carry("first", lambda: _empty(run, x, int(start) + size))
         slots = np.arange(int(start) + size, dtype=np.int32)
-        offsets = slots - run.start(x.timeline, x.delay)
+        offsets = slots - run.now.start(x.timeline, x.delay)
         here = (offsets >= 0) & (offsets < x.frames)
         fresh = jnp.take(x.array, jnp.clip(jnp.asarray(offsets), 0, x.frames - 1), x.axis)
         kept = jnp.where(along(jnp.asarray(here), x.axis, x.array.ndim), fresh, old)
         run.store(name, kept, x.timeline, x.delay)
-        end = run.end(x.timeline)
+        end = run.now.end(x.timeline)
         # If the recording has fewer frames, the result is the last frames, as in JAX.
         begin = int(start) if end is None else jnp.clip(jnp.minimum(int(start), end - size), 0)
         chosen = lax.dynamic_slice_in_dim(kept, begin, size, x.axis)
@@ -269,14 +269,14 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     after = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in last]
     fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0] if front else None
     array, late = x.array, x.late
-    where = jnp.asarray(run.indices(x.timeline, x.delay))
+    where = jnp.asarray(run.now.indices(x.timeline, x.delay))
     if earliest_delay(run, first, timeline) > x.delay - low:
         since = [value.since for value in first if isinstance(value, FinalValue)]
         late = Late(fixed, max(units for units in since if units is not None))
-    elif fixed is not None and (isinstance(run.count, int) or x.delay > 0):
+    elif fixed is not None and (isinstance(run.now.count, int) or x.delay > 0):
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
         array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
-    end = run.end(x.timeline)
+    end = run.now.end(x.timeline)
     if after and end is not None:
         fixed = jnp.concatenate(after, axis) if len(after) > 1 else after[0]
         taken = jnp.take(fixed, jnp.clip(where - end, 0, fixed.shape[axis] - 1), axis)
@@ -305,11 +305,11 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
             return per_frame(run, equation, (x, indices, updates), (time, None, place), time)
     if numbers.operand_batching_dims or x.outer != 1:
         raise run.refusal("it writes frames at given positions in time", _HINT)
-    if isinstance(indices, Chunk) and indices.columns is not None and time in numbers.inserted_window_dims:
+    if isinstance(indices, Chunk) and indices.numbers.columns is not None and time in numbers.inserted_window_dims:
         return _in_numbered_frames(run, equation, x, indices, updates, scattered)
     if numbers.scatter_dims_to_operand_dims == (time,):
-        if isinstance(indices, Chunk) and time in numbers.inserted_window_dims and indices.affine is not None:
-            hop, offsets = indices.affine
+        if isinstance(indices, Chunk) and time in numbers.inserted_window_dims and indices.numbers.affine is not None:
+            hop, offsets = indices.numbers.affine
             fits = offsets.shape[-1] == 1 and indices.axis < indices.array.ndim - 1 and isinstance(updates, Chunk)
             if fits and hop > 0 and np.all(offsets >= 0) and updates.axis == scattered[indices.axis]:
                 places = np.moveaxis(offsets[..., 0], indices.axis, 0)[0]
@@ -364,7 +364,7 @@ def _written(
     made = run.make(jnp.transpose(parts, order), x.axis, timeline, delay, reach)
     if monoid == "sum":
         (old, new), like = align(run, [x, made])
-        return run.same(like, old - new if equation.primitive.name == "scatter-sub" else old + new)
+        return run.same(like, old - new if entry_of(equation).subtracts else old + new)
     exists = run.fill(updates.holding(jnp.ones_like(along(jnp.arange(count), updates.axis, updates.array.ndim))), 0)
     ones = jnp.broadcast_to(exists.array.reshape(-1, *[1] * places.ndim), targets.shape)
     mask = along(overlapped(run, updates, ones, targets, size, hop * count), x.axis, x.array.ndim)
@@ -415,7 +415,7 @@ def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) ->
     Return the frames with these numbers, the other columns, and the axes that the other columns index. Return None if
     no column counts frames at a fixed step.
     """
-    columns = indices.columns or ()
+    columns = indices.numbers.columns or ()
     if x.axis not in dims or len(columns) != len(dims) or indices.axis == indices.array.ndim - 1:
         return None
     column = dims.index(x.axis)
@@ -436,8 +436,8 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
         run.refuse("it clips the positions of frames to the length of the stream", _HINT)
     x = run.delayed(run.spread(x), earliest_delay(run, [updates], x.timeline))
     assert x.delay is not None
-    run.facts.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
-    here = jnp.asarray(indices, jnp.int32) - jnp.asarray(run.start(x.timeline, x.delay), jnp.int32)
+    run.found.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
+    here = jnp.asarray(indices, jnp.int32) - jnp.asarray(run.now.start(x.timeline, x.delay), jnp.int32)
     mode = lax.GatherScatterMode.FILL_OR_DROP  # frames of other steps
     (array,) = run.bind(equation, [x.array, here, run.unstreamed(updates)], mode=mode)
     reach = reach_everywhere([updates], x.timeline)
