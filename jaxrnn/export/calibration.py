@@ -125,8 +125,8 @@ def _outputs(
     if calls is None:
         in_engine = InEngine(open_peer, step, flush)
     else:
-        kinds = {id(file.source): calls.setdefault(file.facts.kind, []) for file in files}
-        in_engine = _Watched(lambda source: _Noting(open_peer(source), kinds[id(source)]), step, flush)
+        kinds = {id(file.opened): calls.setdefault(file.facts.kind, []) for file in files}
+        in_engine = _Watched(lambda opened: _Noting(open_peer(opened), kinds[id(opened)]), step, flush)
     return [run(in_engine, arrays, frames, flushed=flush is not None).outputs for arrays, frames in recordings]
 
 

@@ -45,14 +45,14 @@ File = str | os.PathLike[str]
 class ExportedFile:
     """A step or flush that jaxrnn exported, for ONNX engines or LiteRT.
 
-    ``source`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if
+    ``opened`` is what an engine opens. ``floats`` are the types that the file computes in. ``is_rough`` is True if
     jaxrnn quantised its products. ``steps`` are the sizes of quantisation steps by output. ``valid`` is the shape of
     the number of existing frames, if the file has this input.
     """
 
     path: Path
     facts: StepFile
-    source: Path | Signature
+    opened: Path | Signature
     floats: Sequence[np.dtype]
     is_rough: bool
     steps: Mapping[str, float]
@@ -91,7 +91,7 @@ def read_pair(path: File, flush: File | None = None) -> tuple[ExportedFile, Expo
 
 def engines_of(file: ExportedFile, engine: str) -> list[Callable[[Any], Peer]]:
     """Return the engines to try in order."""
-    return [LiteRt] if isinstance(file.source, Signature) else [*candidates(engine, optimized=True)]
+    return [LiteRt] if isinstance(file.opened, Signature) else [*candidates(engine, optimized=True)]
 
 
 def precision_of(graph: ir.Graph) -> tuple[list[np.dtype], bool]:
@@ -118,7 +118,7 @@ class _Opened:
     """A file in an engine, with arrays under the names of the stepper."""
 
     def __init__(self, open_peer: Callable[[Any], Peer], file: ExportedFile):
-        self.facts, self.peer = file.facts, open_peer(file.source)
+        self.facts, self.peer = file.facts, open_peer(file.opened)
         #: The times of the last calls of the engine.
         self.seconds: deque[float] = deque(maxlen=1000)
         streams: Any = file.facts.batch

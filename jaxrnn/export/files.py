@@ -26,9 +26,9 @@ from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count,
 from jaxrnn.export.batches import NUMBERS, opened
 from jaxrnn.export.calibration import Calibration, Recordings
 from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
+from jaxrnn.export.exportable import Exportable
 from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
 from jaxrnn.export.quantized import BLOCKS_SINCE
-from jaxrnn.export.sources import Source
 from jaxrnn.model import Model
 from jaxrnn.model.loading import write_graph
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, METADATA, STEP, TARGETS, StepFile, is_rate
@@ -247,9 +247,12 @@ def graphs_of(stepper: Any, params: Any, options: Mapping[str, Any], apart: Coll
         if isinstance(stepper, Model):
             dims, batch = _sizes_of(stepper, dims, batch)
         joined = {"join_state": bool(options["join_state"]), "apart": apart}
-        source = Source(stepper, params, batch, dims, options["label"], **joined)
-        names = Names(source.spec, source.state, source.state_names, options["names"])
-        return [step_graph(source, names), *([flush_graph(source, names)] if options["flush"] is not None else [])]
+        exportable = Exportable(stepper, params, batch, dims, options["label"], **joined)
+        names = Names(exportable.spec, exportable.state, exportable.state_names, options["names"])
+        return [
+            step_graph(exportable, names),
+            *([flush_graph(exportable, names)] if options["flush"] is not None else []),
+        ]
     if not callable(stepper):
         raise InputError(
             f"expected a model, a streamed function, a Stepper or a function, not {type(stepper).__name__}"

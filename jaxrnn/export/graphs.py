@@ -23,12 +23,12 @@ from jaxrnn._files.messages import near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.export.exportable import Exportable, check_params, exact, from_pairs, paired, to_pairs
 from jaxrnn.export.lowering import Lowering
 from jaxrnn.export.patterns import rewrite
 from jaxrnn.export.quantized import Quantized
 from jaxrnn.export.reshaping import source_of
 from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
-from jaxrnn.export.sources import Source, check_params, exact, from_pairs, paired, to_pairs
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.canonical import canonical
@@ -318,42 +318,42 @@ class Graph:
             return lower(self.closed, self.arguments, self.results, opset=opset, label=label, target=target)
 
 
-def step_graph(source: Source, names: Names) -> Graph:
-    """Trace the step of a source, and compute the state before the first frame."""
-    spec, first = source.spec, source.first()
+def step_graph(exportable: Exportable, names: Names) -> Graph:
+    """Trace the step of a bound stepper, and compute the state before the first frame."""
+    spec, first = exportable.spec, exportable.first()
 
     def step(params: Any, arrays: Keyed) -> dict[Key, Any]:
-        outputs, state = source.step(params, _of(BEFORE, arrays), _of(INPUT, arrays))
-        return _keyed(OUTPUT, outputs) | _keyed(AFTER, {each.name: state[each.name] for each in source.state})
+        outputs, state = exportable.step(params, _of(BEFORE, arrays), _of(INPUT, arrays))
+        return _keyed(OUTPUT, outputs) | _keyed(AFTER, {each.name: state[each.name] for each in exportable.state})
 
-    with source.types():
-        inputs, state = _structs(spec.inputs, source.lead), _structs(source.state, source.lead)
-        traced = trace(step, source.params, _keyed(INPUT, inputs) | _keyed(BEFORE, state))
-    spec = dataclasses.replace(spec, state=source.state)
-    facts = StepFile(STEP, spec, source.batch, state=names.state(after=True), first=first, parts=source.parts)
-    return _graph(traced, names, facts, source)
+    with exportable.types():
+        inputs, state = _structs(spec.inputs, exportable.lead), _structs(exportable.state, exportable.lead)
+        traced = trace(step, exportable.params, _keyed(INPUT, inputs) | _keyed(BEFORE, state))
+    spec = dataclasses.replace(spec, state=exportable.state)
+    facts = StepFile(STEP, spec, exportable.batch, state=names.state(after=True), first=first, parts=exportable.parts)
+    return _graph(traced, names, facts, exportable)
 
 
-def flush_graph(source: Source, names: Names) -> Graph:
-    """Trace the flush of a source."""
-    spec, streams = source.spec, source.spec.streams
+def flush_graph(exportable: Exportable, names: Names) -> Graph:
+    """Trace the flush of a bound stepper."""
+    spec, streams = exportable.spec, exportable.spec.streams
 
     def flush(params: Any, arrays: Keyed) -> dict[Key, Any]:
         tail = (_of(INPUT, arrays), arrays[VALID, ""]) if streams else ()
-        outputs, counts = source.flush(params, _of(BEFORE, arrays), *tail)
+        outputs, counts = exportable.flush(params, _of(BEFORE, arrays), *tail)
         if not outputs:
             raise InputError(f"{spec.label} has no frames left at the end of a recording: leave out flush")
         return _keyed(OUTPUT, outputs) | _keyed(COUNT, counts)
 
-    with source.types():
-        tail = _keyed(INPUT, _structs(spec.inputs, source.lead)) if streams else {}
-        valid = {(VALID, ""): jax.ShapeDtypeStruct(source.lead, np.int32)} if streams else {}
-        state = _keyed(BEFORE, _structs(source.state, source.lead))
-        traced = trace(flush, source.params, tail | valid | state)
+    with exportable.types():
+        tail = _keyed(INPUT, _structs(spec.inputs, exportable.lead)) if streams else {}
+        valid = {(VALID, ""): jax.ShapeDtypeStruct(exportable.lead, np.int32)} if streams else {}
+        state = _keyed(BEFORE, _structs(exportable.state, exportable.lead))
+        traced = trace(flush, exportable.params, tail | valid | state)
     entry = names[VALID, ""] if streams else None
-    spec = dataclasses.replace(spec, state=source.state)
-    facts = StepFile(FLUSH, spec, source.batch, state=names.state(after=False), valid=entry, parts=source.parts)
-    return _graph(traced, names, facts, source)
+    spec = dataclasses.replace(spec, state=exportable.state)
+    facts = StepFile(FLUSH, spec, exportable.batch, state=names.state(after=False), valid=entry, parts=exportable.parts)
+    return _graph(traced, names, facts, exportable)
 
 
 def function_graph(function: Callable[..., Any], params: Any, example: Any, label: str | None) -> Graph:
@@ -377,9 +377,11 @@ def function_graph(function: Callable[..., Any], params: Any, example: Any, labe
     return _graph(traced, Names(spec), StepFile(FUNCTION, spec))
 
 
-def _graph(traced: Traced, names: Names, facts: StepFile, source: Source | None = None) -> Graph:
+def _graph(traced: Traced, names: Names, facts: StepFile, exportable: Exportable | None = None) -> Graph:
     """Apply the names of the file to a traced function."""
-    lead, operators, notes = ((), None, NO_NOTES) if source is None else (source.lead, source.operators, source.notes)
+    lead, operators, notes = (
+        ((), None, NO_NOTES) if exportable is None else (exportable.lead, exportable.operators, exportable.notes)
+    )
     known = map(Argument, names.of_params(traced.paths), traced.params)
     facts = dataclasses.replace(
         facts,

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import InputError
 from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, precision_of, read_pair
-from jaxrnn.export.sources import is_complex, to_pairs
+from jaxrnn.export.exportable import is_complex, to_pairs
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.steps.compiled import Run, run

@@ -302,7 +302,7 @@ def _feed_equations(
 
 
 class Domain:
-    """A way to evaluate jaxprs. This class evaluates on plain arrays, by ``run(jaxpr, arrays)``.
+    """A way to evaluate jaxprs. This class evaluates on arrays, by ``run(jaxpr, arrays)``.
 
     Attributes:
         arrays: other arrays that the evaluator reads. A rule is traced later than its function, and may not close over

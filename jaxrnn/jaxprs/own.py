@@ -154,7 +154,7 @@ _visible = jax.make_user_context(_NO)
 
 @contextlib.contextmanager
 def visible_recurrences(wanted: bool = True) -> Iterator[None]:
-    """Trace recurrences as equations of `recurrence_p` (or, if not wanted, as plain computations)."""
+    """Trace recurrences as equations of `recurrence_p` (or, if not wanted, as computations)."""
     with _visible(_YES if wanted else _NO if _visible.value == _NO else _AROUND):
         yield
 

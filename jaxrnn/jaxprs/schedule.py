@@ -394,14 +394,14 @@ class Purpose:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Packed:
-    """The result of `Model.pack` and `Streamed.pack`, accepted in place of plain parameters; a pytree.
+    """The result of `Model.pack` and `Streamed.pack`, accepted in place of parameters; a pytree.
 
     Attributes:
-        params: the plain parameters.
+        params: the parameters, not packed.
         folded: the transposed, joined and folded arrays that a step reads, in the order of its jaxpr. Empty for models
             without steps. With a compute dtype, the weights of products have that type.
         purpose: the program that accepts the parameters, and the step that reads the folded arrays. Other functions,
-            and steps of other sizes, use the plain parameters.
+            and steps of other sizes, use the parameters that are not packed.
     """
 
     params: Any
@@ -410,7 +410,7 @@ class Packed:
 
 
 def unpack(params: Any, program: Any) -> Any:
-    """Return the plain parameters of parameters packed for a program; other parameters are returned unchanged.
+    """Unpack parameters that are packed for a program; return other parameters unchanged.
 
     A program has a ``fingerprint``, and a ``label`` for messages.
     """
@@ -439,7 +439,7 @@ def folded_for(function: Function, params: Any, frame: Any, carry: Any) -> tuple
 
 
 def run_packed(function: Function, params: Packed, frame: Any, carry: Any) -> Any:
-    """Run a step with packed parameters; with the plain parameters if they were packed for a different step."""
+    """Run a step with packed parameters; with unpacked parameters if they were packed for a different step."""
     step = _traced(function, params.params, frame, carry)
     if not fits(step, params.folded, params.purpose.folding):
         return function(params.params, frame, carry)

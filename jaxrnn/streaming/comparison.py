@@ -427,8 +427,8 @@ class _Trace:
         inner = self._unknown("loop", body.jaxpr.invars[consts:])
         results = self._body(body, [*operands[:consts], *inner])
         outer = tuple(map(self.forms.key_of, operands[consts:]))
-        facts = self.size(params["length"]), params["reverse"], carries
-        return self._results(equation, ("scan", facts, results, outer))
+        options = self.size(params["length"]), params["reverse"], carries
+        return self._results(equation, ("scan", options, results, outer))
 
     @_RULES.add("while")
     def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:

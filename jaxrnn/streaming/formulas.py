@@ -190,13 +190,13 @@ class _Operation:
         if not rounds and any(each.is_quotient for each in self.terms):
             return None
         functions = [each.at for each in self.terms]
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "period": math.lcm(*(each.period for each in self.terms)),
             "constants": sum(each.constants for each in self.terms),
             "scale": math.lcm(*(each.scale for each in self.terms)),
             "degree": max(each.degree for each in self.terms),
         }
-        result = Formula(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**facts, **changed})
+        result = Formula(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**fields, **changed})
         # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
         small = self.dtype.kind == "u" or (self.dtype.kind == "i" and self.dtype.itemsize < 4)
         return None if small and entry_of(self.equation).wraps and not result.fits(self.dtype) else result
@@ -318,9 +318,9 @@ def _product(operation: _Operation) -> Formula | None:
     if isinstance(factor, _Number):
         number = factor.number
         least = None if x.least is None or number < 0 else x.least * number
-        facts = {"constants": x.constants * max(abs(number), 1), "least": least}
+        fields = {"constants": x.constants * max(abs(number), 1), "least": least}
         affine = x.affine and (x.affine[0] * number, x.affine[1] * number, x.affine[2] * number)
-        return operation.made(operator.mul, x.drift * number, affine=affine, **facts)
+        return operation.made(operator.mul, x.drift * number, affine=affine, **fields)
     degree, constants = x.degree + factor.degree, max(x.constants, 1) * max(factor.constants, 1)
     return _without_drift(operation, constants=constants, degree=degree) if degree <= 2 else None
 
@@ -332,8 +332,8 @@ def _divided(
     if not isinstance(divisor, _Number) or divisor.number < 1:
         return None
     number, is_quotient = divisor.number, function is operator.floordiv
-    facts = {"scale": x.scale * number, "constants": x.constants}
-    divided = functools.partial(operation.made, period=math.lcm(x.period, number * x.drift.denominator), **facts)
+    fields = {"scale": x.scale * number, "constants": x.constants}
+    divided = functools.partial(operation.made, period=math.lcm(x.period, number * x.drift.denominator), **fields)
     if operation.dtype.kind not in "iub":
         if rounds is np.floor or not is_quotient or not x.drift:
             return None

@@ -376,7 +376,7 @@ class Streamed:
         return jax.tree.unflatten(self._structure, [arrays.get(each.name) for each in self._flat.inputs])
 
     def _param_leaves(self, params: Any) -> list[Any]:
-        """Return the leaves of plain or packed parameters, cast to the dtypes of the example."""
+        """Return the leaves of parameters, packed or not, cast to the dtypes of the example."""
         return list(map(cast_param, jax.tree.leaves(unpack(params, self._plan)), jax.tree.leaves(self._plan.params)))
 
     @compiled

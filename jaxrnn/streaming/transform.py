@@ -149,9 +149,9 @@ def _stream(
 
 @dataclass(frozen=True)
 class _Known:
-    """A plan that was compared, with all on which it depends: facts, rules of primitives, and the traced function."""
+    """A plan that was compared, with a key of the call, the rules of primitives, and the traced function."""
 
-    facts: str
+    key: str
     rules: Mapping[str, Any]
     closed: Any
     plan: Plan
@@ -221,7 +221,7 @@ class _Offline:
         self.multiple = operator.index(multiple)
         self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
         self.example, self.params_example = jax.tree.map(as_struct, example), jax.tree.map(_number_or_struct, params)
-        #: Plans from earlier calls, and the facts and the trace of the last plan.
+        #: Plans from earlier calls, and the key, the rules and the trace of the last plan.
         self.known: list[_Known] = []
         self._last: tuple[str, Mapping[str, Any], Any] | None = None
 
@@ -230,18 +230,18 @@ class _Offline:
         if self._last is not None:
             self.known[:] = [*self.known[1 - _MOST_PLANS :], _Known(*self._last, plan)]
 
-    def _found(self, closed: Any, outputs: Any, *facts: Any) -> Plan | None:
+    def _found(self, closed: Any, outputs: Any, *key: Any) -> Plan | None:
         """Return the known plan of this trace, or None."""
         values = [*closed.consts, *jax.tree.leaves((self.params_example, self.example))]
         self._last = None
         if any(isinstance(each, Tracer) for each in values):  # a tracer must not outlive its trace
             return None
         settings = Types.here(), jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
-        facts = (*facts, str(outputs), self.multiple, self.times, self.axes, settings, str(self.structure))
-        digest = fingerprint(*facts, self.params_example, self.example)
+        key = (*key, str(outputs), self.multiple, self.times, self.axes, settings, str(self.structure))
+        digest = fingerprint(*key, self.params_example, self.example)
         rules = {equation.primitive.name: RULES.of(equation) for equation in walk(closed.jaxpr)}
         self._last = digest, rules, closed
-        same = [each for each in self.known if (each.facts, each.rules) == (digest, rules)]
+        same = [each for each in self.known if (each.key, each.rules) == (digest, rules)]
         traced = fingerprint(closed) if same else ""
         return next((each.plan for each in same if each.digest == traced), None)
 
@@ -291,15 +291,15 @@ class _Offline:
                     closed = by_frames(closed)
                 closed = without_blocks(closed, _stream_part)
                 sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
-                facts = [each for each in implied(closed.jaxpr, lengths) if each not in known]
-                if not facts:
+                equalities = [each for each in implied(closed.jaxpr, lengths) if each not in known]
+                if not equalities:
                     about = self.label, lengths, self.multiple, self._shapes_when_empty, past
                     return Plan(closed, outputs, self.params_example, leaves, PLACEHOLDER, *about)
             except StreamError as error:
-                facts = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
-                if not facts:
+                equalities = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
+                if not equalities:
                     raise
-            known = (*known, *facts)
+            known = (*known, *equalities)
 
     @functools.cached_property
     def _shapes_when_empty(self) -> list[tuple[int, ...]] | Unknown:

@@ -1,6 +1,6 @@
 """Values in the interpreter of `stream`: chunks of frames, final values, deferred values, and static values.
 
-Other values, such as parameters, are plain arrays, which are the same in each step.
+Other values, such as parameters, are arrays, which are the same in each step.
 
 Example of late frames: ``jnp.concatenate([x[2:3], x])`` puts a copy of frame 2 first. The copy has index 0, but is
 available only after three frames. The chunk has `Late` frames: the array contains a placeholder at index 0, and

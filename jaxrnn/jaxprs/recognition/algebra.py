@@ -226,7 +226,7 @@ def _tanh(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial:
 
 @RULES.add("custom_jvp_call")
 def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial | None:
-    """Match `jax.nn.relu` by its derivative, which is 0 at 0. A plain maximum and other custom rules differ."""
+    """Match `jax.nn.relu` by its derivative, which is 0 at 0. A maximum and other custom rules differ."""
     inner = equation.params["call_jaxpr"].jaxpr
     while len(inner.eqns) == 1 and "jaxpr" in inner.eqns[0].params:
         inner = inner.eqns[0].params["jaxpr"].jaxpr

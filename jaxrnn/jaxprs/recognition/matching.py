@@ -204,8 +204,8 @@ def _matched(
 
 
 def _allowed(algebra: Algebra, cell: LSTM | GRU | RNN, gates: tuple[GateInput, ...]) -> bool:
-    plain = gates[:-1] if isinstance(cell, GRU) else gates
-    if any(gate.resets or gate.scaled or gate.reset_recurrent for gate in plain):
+    unreset = gates[:-1] if isinstance(cell, GRU) else gates
+    if any(gate.resets or gate.scaled or gate.reset_recurrent for gate in unreset):
         return False
     if not isinstance(cell, GRU):
         return True

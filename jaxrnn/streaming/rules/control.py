@@ -396,7 +396,7 @@ class OnePass(Domain):
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """A value without the array. A plain array has the template ``Template()``."""
+    """A value without the array. An array has the template ``Template()``."""
 
     chunk: Chunk | None = None
     final: bool = False

@@ -258,8 +258,8 @@ def _from_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Rows
     total = signs[1 - place] * length.reshape(-1)[0] + int(offsets.flat[0])  # of which the numbers fall, or grow
     constant = int(value_of(total, 0))
     at = lambda differences: along(scale * differences + constant, axis, rank).astype(dtype)  # noqa: E731
-    facts: Any = {"size": x.timeline.size, "origin": -scale * (total - constant), "counts": (scale, constant)}
-    return Rows(from_the_end(run), backwards=scale < 0, axis=axis, at=at, **facts) if x.outer == 1 else None
+    fields: Any = {"size": x.timeline.size, "origin": -scale * (total - constant), "counts": (scale, constant)}
+    return Rows(from_the_end(run), backwards=scale < 0, axis=axis, at=at, **fields) if x.outer == 1 else None
 
 
 def unknown_yet(run: Pass) -> StreamError:

@@ -421,7 +421,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     sizes = equation.params["slice_sizes"]
     assert indices.numbers.affine is not None
     hop, offsets = indices.numbers.affine
-    plain = (
+    is_regular = (
         numbers.start_index_map == (x.axis,)
         and offsets.shape[-1] == 1
         and indices.axis < indices.array.ndim - 1
@@ -429,7 +429,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
         and np.all(offsets >= 0)
         and all(size == x.array.shape[d] for d, size in enumerate(sizes) if d != x.axis)
     )
-    if not plain or not _inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
+    if not is_regular or not _inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
         run.refuse(_ORDER, _HINT)
     low = int(np.min(offsets))
     window = Window(length=int(np.max(offsets)) - low + 1, stride=hop, dilation=1, spacing=1, low=-low)

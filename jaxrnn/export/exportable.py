@@ -27,7 +27,7 @@ from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
 Arrays = Mapping[str, Any]
 
 
-class Source:
+class Exportable:
     """A stepper with parameters and sizes, for a single stream or a batch.
 
     ``spec`` describes a single stream without open dimensions. ``batch`` is the number of streams that the file
@@ -184,9 +184,9 @@ def paired(struct: Any) -> jax.ShapeDtypeStruct:
 
 
 def check_params(params: Any) -> None:
-    """Check that parameters are plain arrays of numbers with values."""
+    """Check that parameters are arrays of numbers with values, not packed."""
     if isinstance(params, Packed):
-        raise InputError("params are packed: pass the plain parameters, packed.params")
+        raise InputError("params are packed: pass packed.params")
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         where = f"params{jax.tree_util.keystr(path)}"
         if isinstance(leaf, Tracer):
