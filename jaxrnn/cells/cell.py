@@ -105,7 +105,7 @@ def elu(x: jax.Array, alpha: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def relu(x: jax.Array) -> jax.Array:
-    """Return ``max(x, 0)``, with the derivative 0 at 0. JAX traces `jax.nn.relu` anew for each shape: 0.5 ms."""
+    """Return ``max(x, 0)``, with the derivative 0 at 0. JAX traces `jax.nn.relu` again for each shape: 0.5 ms."""
     return lax.max(x, np.zeros((), x.dtype))
 
 

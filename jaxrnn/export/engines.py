@@ -1,4 +1,4 @@
-"""Exported files in their engines: what the files say, steps over recordings, and live streams."""
+"""Exported files in their engines: descriptions of files, steps over recordings, and live streams."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Entry:
         divides: True if the primitive divides the first operand by the second operand.
         joins: True if the primitive joins its operands along the axis ``dimension``.
         repeated: True if it is cheaper to repeat the equation than to keep the result.
-        placed: True for a call that tells where or how devices compute, which programs for devices keep.
+        placed: True for a call that places a computation on devices; programs for devices keep the call.
         alone: True for an exchange between devices that returns the operands, up to axes of size 1, if there is only
             one device.
         core: the number of last axes of the first operand on which linear algebra works.

@@ -34,7 +34,7 @@ class Placeholder:
 
 @dataclass
 class Content:
-    """What a pass has made of the content of a lineage (see `Chunk`).
+    """Arrays that a pass has made from the content of a lineage (see `Chunk`).
 
     Attributes:
         base: the lineage without delay, and the frames of delay.

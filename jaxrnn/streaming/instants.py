@@ -1,4 +1,4 @@
-"""Time in a pass: which frames a chunk holds, which frames exist, and what the passes find out about a function."""
+"""Time in a pass: which frames a chunk holds, which frames exist, and the findings of the passes about a function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrnn.streaming.values import Mask
 
 @dataclass
 class Findings:
-    """What the passes find out about a function; all passes find the same."""
+    """Properties of a function that the passes find; all passes find the same properties."""
 
     warm_up: int = 0  # units that must run before the first input, because some values have frames that early
     horizon: int = 0  # units after which no result depends on the number of frames
@@ -44,7 +44,7 @@ class Instant:
 
     Attributes:
         clock: the timelines.
-        found: what the passes find out.
+        found: the findings of the passes.
         units: units of input frames in each chunk.
         count: units before this pass: an integer, negative during the warm-up, or a traced integer that stops at
             `Findings.horizon`.

@@ -369,7 +369,7 @@ def register(
 
 @dataclass(frozen=True)
 class StreamedValue:
-    """What `stream` knows about a value of a streamed function."""
+    """The knowledge of `stream` about a value of a streamed function."""
 
     shape: tuple[int | str, ...]  # the shape for a whole recording; a size that depends on the length is a string
     axis: int | None = None  # the time axis; None if the value is known when the stream ends

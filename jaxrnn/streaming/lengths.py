@@ -91,7 +91,7 @@ class Lengths:
         return self._zeros[spelling]
 
     def zero_of(self, size: Any) -> int | None:
-        """Return the smallest allowed length from 1 on at which a dimension is 0, or None if there is none."""
+        """Return the smallest allowed length from 1 on at which a dimension is 0, or None."""
         lengths = np.arange(1, min(LARGEST, max(_MANY, self._far)))
         with np.errstate(divide="ignore"):  # a division by length 0 is equal to no size
             zero = np.broadcast_to(value_of(size, lengths) == 0, lengths.shape) & self.allow(lengths)

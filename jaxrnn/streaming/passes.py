@@ -106,7 +106,7 @@ class Pass:
 
     @property
     def found(self) -> Findings:
-        """What the passes find out about the function."""
+        """The findings of the passes about the function."""
         return self.now.found
 
     def frames_of(self, timeline: Timeline) -> int:

@@ -44,7 +44,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What is known about a chunk of integers that follow from the numbers of the frames.
+    """Properties of integers that follow from the numbers of the frames.
 
     Attributes:
         affine: scale and offsets of integers that count frames: frame i is ``scale * i + offsets``. The offsets are
@@ -76,7 +76,7 @@ class Chunk:
         timeline: the number of frames that exist.
         delay: number of frames before frame 0.
         reach: input frames that each frame depends on; None if no input is read.
-        numbers: what is known about integers that follow from the numbers of the frames.
+        numbers: properties of integers that follow from the numbers of the frames.
         late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
             delayed chunk (`Pass.on_time`).
         lineage: an identity of the content. New content has a new lineage. Slices share the lineage, with different

@@ -36,7 +36,7 @@ def numeric(
     sign: bool = False,
     is_few: bool = False,
 ) -> Cell:
-    """Return a cell with a number and an optional interval; ``is_few`` tells that values are too few for an interval.
+    """Return a cell with a number and an optional interval; ``is_few`` is True for too few values for an interval.
 
     ``places`` are digits after the point, by default as many as the number needs.
     """

@@ -309,7 +309,7 @@ def _chosen(dtype: np.dtype, condition: Any, otherwise: Any, then: Any) -> Any:
 
 @RULES.add("abs")
 def _absolute(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
-    """Write absolute values of integers, for those of 64 bits."""
+    """Write absolute values of integers of 64 bits."""
     return _size(x.astype(_WIDE.get(x.dtype.name, x.dtype))).astype(x.dtype)
 
 
