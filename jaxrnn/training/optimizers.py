@@ -48,8 +48,7 @@ class Optimizer:
         freeze: Name patterns of parameters to leave out of ``train``.
         options: Further arguments of a named algorithm, such as ``{"weight_decay": 0.01}``.
         average: The decay of a moving average of the parameters, such as 0.999; None to keep no average. The averages
-        are
-            validated and returned, and the last parameters are trained on.
+            are validated and returned, and the last parameters are trained on.
 
     Raises:
         InputError: optax does not have this optimizer or these arguments, or a number is out of range.
