@@ -12,6 +12,7 @@ import functools
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -79,22 +80,26 @@ class _Collector:
     """Python's collector of cycles, paused while threads need the pause."""
 
     def __init__(self) -> None:
-        self._lock, self._users, self._was_on = threading.Lock(), 0, False
+        self._lock, self._was_on = threading.Lock(), False
+        # Weak, because an interrupt can end a pause at any point: the pause is then gone, and the next pause ends it.
+        self._pauses: weakref.WeakSet[threading.Event] = weakref.WeakSet()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Collect cycles after this context, unless the collector is off anyway."""
-        with self._lock:
-            if not self._users:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._users += 1
+        pause = threading.Event()
         try:
+            with self._lock:
+                if not self._pauses:
+                    self._was_on |= gc.isenabled()
+                    gc.disable()
+                self._pauses.add(pause)
             yield
         finally:
             with self._lock:
-                self._users -= 1
-                if not self._users and self._was_on:
+                self._pauses.discard(pause)
+                if not self._pauses and self._was_on:
+                    self._was_on = False
                     gc.enable()
 
 
