@@ -72,7 +72,7 @@ class Pass:
     """An evaluation of a jaxpr on chunks, with the state before and after.
 
     Attributes:
-        now: the time.
+        now: the time of the pass: the frames of a chunk, and which of these exist.
         state: state entries before this pass; None in the first pass, which creates the entries.
         placeholder: values in frames that do not exist.
         local: True to reduce over the frames of this chunk only, without state. Derivative rules need this.
