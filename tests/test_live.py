@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
+import json
+import pickle
 import threading
 import time
 
@@ -223,6 +225,45 @@ def test_a_state_of_another_network_is_refused():
     jax.tree.map(np.testing.assert_array_equal, run.state, state)
 
 
+def test_a_state_that_went_through_json():
+    run, pool = jaxrnn.Runner(streamed(smoothed), weights(0)), jaxrnn.StreamPool(streamed(smoothed), weights(0), 2)
+    stream, (first, second, third) = pool.open(), pulses(noise(6))
+    pool.push(stream, first)
+    pool.run()
+    for frame in (second, third):  # which wait
+        pool.push(stream, frame)
+    stored = json.loads(json.dumps({name: array.tolist() for name, array in pool.state(stream).items()}))
+    moved = pool.open(state=stored)
+    for name, array in pool.state(stream).items():
+        np.testing.assert_array_equal(pool.state(moved)[name], array)
+        assert pool.state(moved)[name].dtype == array.dtype
+    run.state = {name: value for name, value in stored.items() if not name.startswith("jaxrnn.waiting/")}
+    np.testing.assert_array_equal(run(second)["y"], pool.run()[moved]["y"])
+    name = streamed(smoothed).spec.state[0].name
+    words = f"the state '{name}' cannot be made from list"
+    check_refused(jaxrnn.StateError, words, setattr, run, "state", {**stored, name: [[1], []]})
+
+
+def test_a_state_with_nan_is_accepted_only_on_request():
+    def made(**options):
+        given = streamed(smoothed), weights(0)
+        return jaxrnn.Runner(*given, **options), jaxrnn.StreamPool(*given, 1, **options)
+
+    run, pool = made()
+    run({"x": np.full((2, WIDTH), np.nan, np.float32)})
+    poisoned = run.state
+    words = r"the state '.*' has NaN in \d+ of \d+ elements, .*allow_nan=True"
+    check_refused(jaxrnn.StateError, words, setattr, run, "state", poisoned)
+    check_refused(jaxrnn.StateError, words, functools.partial(pool.open, state=poisoned))
+    for each in (*made(allow_nan=True), *(pickle.loads(pickle.dumps(each)) for each in made(allow_nan=True))):
+        if isinstance(each, jaxrnn.Runner):
+            each.state = poisoned
+            taken = each.state
+        else:
+            taken = each.state(each.open(state=poisoned))
+        jax.tree.map(np.testing.assert_array_equal, taken, poisoned)
+
+
 class Doubling:
     """A sum in bfloat16 with a wide count, which doubles its frames if a number says so while it is traced."""
 
@@ -258,6 +299,10 @@ def test_a_stepper_that_needs_numbers_and_types_that_files_lack():
     run.state = saved(other.state(moved))
     assert run(frame)["y"][0] == 7
     assert (run.state["count"], run.state["count"].dtype) == (4, np.int64)
+    words = "the state 'count': the value 1.5 does not fit the type int64"
+    check_refused(jaxrnn.StateError, words, setattr, run, "state", {"sum": [1, 2], "count": 1.5})
+    run.state = {"sum": [1.25, 2], "count": 2**40}
+    assert (run.state["sum"].dtype, run.state["count"]) == (BFLOAT16, 2**40)
 
 
 def test_a_pool_grows():

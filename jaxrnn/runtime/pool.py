@@ -96,6 +96,7 @@ class StreamPool:
         params: the parameters, plain or packed; packed parameters are faster for a model in steps. The parameters are
             constants of the compiled functions. None means the parameters of the stepper.
         capacity: the largest number of open streams. Each run computes all of these streams.
+        allow_nan: True to accept a state with NaN in `open`.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`. Or the
@@ -104,10 +105,10 @@ class StreamPool:
             with named arrays.
     """
 
-    def __init__(self, stepper: Stepper, params: Any, capacity: int):
+    def __init__(self, stepper: Stepper, params: Any, capacity: int, *, allow_nan: bool = False):
         check_process()
         capacity = check_count(_CAPACITY, capacity)
-        self._stepper = stepper
+        self._stepper, self._allow_nan = stepper, allow_nan
         none, free = np.zeros(capacity, np.int64), tuple(reversed(range(capacity)))
         self._live = Live(_Streams(_loaded(Bound(stepper, params), capacity), {}, free, 0, None, {}, none, none, None))
 
@@ -124,6 +125,7 @@ class StreamPool:
         check_process()
         streams = self._live.value
         arguments = {"stepper": self._stepper, "params": streams.loaded.stream.given, "capacity": self.capacity}
+        arguments["allow_nan"] = self._allow_nan
         kept = {name: entry._replace(frames=dict(entry.frames)) for name, entry in streams.open.items()}
         streams = streams._replace(loaded=None, open=kept, frames=copy.deepcopy(streams.frames))
         return on_host({"arguments": arguments, "streams": tuple(streams)})
@@ -209,7 +211,7 @@ class StreamPool:
             state: the state of a stream, from the method `state` or from `Runner.state`. Waiting frames wait again.
 
         Raises:
-            StateError: the pool is full. Or the state does not fit, or belongs to a different network.
+            StateError: the pool is full. Or the state does not fit, has NaN, or belongs to a different network.
             InputError: constants are needed and missing, or do not fit.
         """
 
@@ -223,7 +225,7 @@ class StreamPool:
                 open={**now.open, now.following: entry}, free=now.free[:-1], following=now.following + 1
             )
             after = after.begun(entry)
-            return now.following, after if state is None else _continued(after, entry, state)
+            return now.following, after if state is None else _continued(after, entry, state, self._allow_nan)
 
         return self._live.change(opened)
 
@@ -392,10 +394,10 @@ def _queued(now: _Streams, entry: _Open, frame: Arrays) -> _Streams:
     return now._replace(pushed=pushed, frames=frames)
 
 
-def _continued(now: _Streams, entry: _Open, state: Arrays) -> _Streams:
+def _continued(now: _Streams, entry: _Open, state: Arrays, allow_nan: bool) -> _Streams:
     """Return the streams with a moved state in a slot, and the frames that waited."""
     with exact_types():
-        moved, waiting = moved_state(now.loaded.stream.spec, entry.start, state)
+        moved, waiting = moved_state(now.loaded.stream.spec, entry.start, state, allow_nan=allow_nan)
     now = now._replace(starts={**now.starts, entry.slot: _placed(moved)})
     for parts in zip(*waiting.values(), strict=True):
         now = _queued(now, entry, dict(zip(waiting, parts, strict=True)))

@@ -80,6 +80,7 @@ class Runner:
         stepper: a model with external state, a streamed function, a compiled file, or a custom `Stepper`.
         params: the parameters, plain or packed; by default the parameters of the stepper.
         constants: the inputs without a time axis on which the state before the first frame depends.
+        allow_nan: True to accept an assigned state with NaN.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`. Or the
@@ -87,9 +88,11 @@ class Runner:
         InputError: the parameters do not fit, or the object is not a stepper with named arrays.
     """
 
-    def __init__(self, stepper: Stepper, params: Any = None, constants: Arrays | None = None):
+    def __init__(
+        self, stepper: Stepper, params: Any = None, constants: Arrays | None = None, *, allow_nan: bool = False
+    ):
         check_process()
-        self._stepper, self._constants = stepper, constants
+        self._stepper, self._constants, self._allow_nan = stepper, constants, allow_nan
         loaded = CompiledStep(Bound(stepper, params), constants)
         self._inputs = loaded.spec.inputs
         # 64-bit types need a context, and entering a context takes time.
@@ -115,6 +118,7 @@ class Runner:
         check_process()
         loaded, state = self._live.value
         arguments = {"stepper": self._stepper, "params": loaded.bound.given, "constants": self._constants}
+        arguments["allow_nan"] = self._allow_nan
         return {"arguments": on_host(arguments), "state": loaded.unpack(state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -231,11 +235,11 @@ class Runner:
 
         The entry ``jaxrnn.network`` identifies the network. The stream continues in a different runner or pool, also in
         a different process, with a new pulse or new parameters: ``other.state = run.state``. ``np.savez`` saves
-        the dict, and an assignment takes the arrays of ``np.load``.
+        the dict, and an assignment takes the arrays of ``np.load``, or lists from a JSON file.
 
         Raises:
-            StateError: an assigned entry is missing, unknown, or has the wrong shape or dtype, or the state belongs to
-                a different network, or has frames that wait in a pool.
+            StateError: an assigned entry is missing, unknown, or has the wrong shape or dtype, or NaN without
+                ``allow_nan``. Or the state belongs to a different network, or has frames that wait in a pool.
         """
         check_process()
         loaded, state = self._live.value
@@ -247,7 +251,7 @@ class Runner:
         def replaced(now: tuple[CompiledStep, Any]) -> tuple[None, Any]:
             loaded, _ = now
             with exact_types():
-                moved, waiting = moved_state(loaded.spec, loaded.start, state)
+                moved, waiting = moved_state(loaded.spec, loaded.start, state, allow_nan=self._allow_nan)
                 if waiting:
                     raise StateError(f"frames of {', '.join(waiting)} wait in the state, which only a pool takes")
                 return None, (loaded, loaded.pack(moved))

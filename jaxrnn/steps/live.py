@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._files.messages import describe, near
-from jaxrnn.errors import StateError
+from jaxrnn.errors import InputError, StateError
+from jaxrnn.steps.specs import from_python
 from jaxrnn.steps.stepspec import State, StepSpec
 
 Arrays = Mapping[str, Any]
@@ -36,20 +37,26 @@ def moving_state(spec: StepSpec, entries: Arrays, waiting: Arrays | None = None)
     return {name: np.array(array) for name, array in named.items()}
 
 
-def moved_state(spec: StepSpec, start: State, state: Any) -> tuple[State, dict[str, np.ndarray]]:
+def moved_state(
+    spec: StepSpec, start: State, state: Any, *, allow_nan: bool = False
+) -> tuple[State, dict[str, np.ndarray]]:
     """Return the state of a step and the frames that wait, from a moving state.
 
     ``start`` is the state before the first frame. Without the entry `NETWORK`, as in the result of a step, only names,
-    shapes and dtypes are checked. A state that does not fit raises StateError.
+    shapes and dtypes are checked. Lists, as from JSON, get the dtypes of the state. A state that does not fit raises
+    StateError, and so does NaN where the first state has none, unless ``allow_nan``.
     """
     if not isinstance(state, Mapping):
         raise StateError(f"the state must be a dict of arrays by name, not {type(state).__name__}")
     expected = spec.entries(start)
-    arrays = {name: np.asarray(array) for name, array in state.items()}
+    arrays = dict(state.items())
     network = arrays.pop(NETWORK, None)
     waiting = {name.removeprefix(WAITING): arrays.pop(name) for name in [*arrays] if name.startswith(WAITING)}
     dtypes = {each.name: each.dtype for each in spec.inputs if each.dtype is not None}
-    waiting = {name: restored(array, dtypes[name]) if name in dtypes else array for name, array in waiting.items()}
+    waiting = {
+        name: _stored(f"{spec.label}: the frames of {name!r} that wait", array, dtypes.get(name))
+        for name, array in waiting.items()
+    }
     if len({np.atleast_1d(array).shape[0] for array in waiting.values()}) > 1:
         raise StateError(f"the frames of {', '.join(waiting)} that wait in the state differ in number")
     listed = ", ".join(expected) or "nothing"
@@ -59,15 +66,32 @@ def moved_state(spec: StepSpec, start: State, state: Any) -> tuple[State, dict[s
     for name, want in expected.items():
         if name not in arrays:
             raise StateError(f"{spec.label}: state {name!r} is missing; the state is: {listed}")
-        array = arrays[name] = restored(arrays[name], np.dtype(want.dtype))
+        label = f"{spec.label}: the state {name!r}"
+        array = arrays[name] = _stored(label, arrays[name], np.dtype(want.dtype))
         if describe(array) != describe(want):
-            raise StateError(f"{spec.label}: the state {name!r} must be {describe(want)}, not {describe(array)}")
+            raise StateError(f"{label} must be {describe(want)}, not {describe(array)}")
+        lost = np.count_nonzero(array != array)
+        if lost and not allow_nan and not np.any(want != want):
+            raise StateError(
+                f"{label} has NaN in {lost} of {array.size} elements, which a recurrence never loses: begin a new "
+                "stream, or accept such states with `allow_nan=True` of the runner or the pool"
+            )
     if network is not None and not np.array_equal(network, _network(spec)):
         raise StateError(
             f"the state comes from a network other than {spec.label}: the names, the types or the delays of inputs, "
             "outputs or state differ. Continue the stream with the network that it comes from"
         )
     return spec.carry({name: np.array(array) for name, array in arrays.items()}), waiting
+
+
+def _stored(label: str, value: Any, dtype: np.dtype | None) -> np.ndarray:
+    """Return an entry that was stored as an array, or as lists, which do not keep the type."""
+    if dtype is None or hasattr(value, "dtype"):
+        return np.asarray(value) if dtype is None else restored(np.asarray(value), dtype)
+    try:
+        return from_python(label, dtype, value)
+    except InputError as error:
+        raise StateError(str(error)) from error
 
 
 def restored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -154,7 +154,7 @@ def converted(spec: ArraySpec, value: Any) -> Any:
             f"{spec.as_input} is not an array of numbers: such a model runs with apply, or with step of one stream"
         )
     if not hasattr(value, "dtype"):
-        return jnp.asarray(_from_python(spec, spec.dtype, value))
+        return jnp.asarray(from_python(spec.as_input, spec.dtype, value))
     if isinstance(value, jax.ShapeDtypeStruct):
         raise InputError(f"{spec.as_input} got a ShapeDtypeStruct, which has no values; give an array")
     if isinstance(value, np.ma.MaskedArray):
@@ -191,18 +191,21 @@ def taken(spec: ArraySpec, value: Any) -> Any:
     return converted(spec, value)
 
 
-def _from_python(spec: ArraySpec, dtype: np.dtype, value: Any) -> np.ndarray:
-    """Convert Python numbers or nested lists; floats may round, integers must keep their value."""
+def from_python(label: str, dtype: np.dtype, value: Any) -> np.ndarray:
+    """Convert Python numbers or nested lists; floats may round, integers must keep their value.
+
+    ``label`` is the name in an InputError.
+    """
     try:
         plain = np.asarray(value)
         if plain.dtype.kind == "c" and not jnp.issubdtype(dtype, jnp.complexfloating):
             raise TypeError(f"complex numbers do not fit the type {dtype.name}")
         array = plain.astype(dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{spec.as_input} cannot be made from {type(value).__name__}: {error}") from error
+        raise InputError(f"{label} cannot be made from {type(value).__name__}: {error}") from error
     rounds = jnp.issubdtype(dtype, jnp.inexact) and plain.dtype.kind in "fc"
     if not rounds and not np.array_equal(array.astype(plain.dtype), plain):
-        raise InputError(f"{spec.as_input}: the value {value!r} does not fit the type {dtype.name}")
+        raise InputError(f"{label}: the value {value!r} does not fit the type {dtype.name}")
     return array
 
 
