@@ -30,8 +30,8 @@ from benchmarks.machine import versions
 from benchmarks.networks import path_of
 from benchmarks.peers import ENGINES as PACKAGES
 from benchmarks.peers import is_installed
-from benchmarks.report import ENGINES as ENGINES_FILE
 from benchmarks.report import markdown
+from benchmarks.results import ENGINES as ENGINES_FILE
 from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.export import ExportedGraph

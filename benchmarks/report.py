@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import BENCHMARKS, export, own, start
+from benchmarks import export, own, start
 from benchmarks.corpus import MORE_THAN_SHORT
 from benchmarks.layers import GATES, name_of
 from benchmarks.overview import figures
-from benchmarks.results import BEST, SUBJECT, Result, Row, geometric_mean, is_peer, read
+from benchmarks.results import BEST, SUBJECT, Result, Row, geometric_mean, is_peer, read_all
 from benchmarks.sequence import SIZES
 from benchmarks.stages import STAGES
 from benchmarks.tables import UNITS, digits
@@ -23,8 +23,6 @@ from benchmarks.targets import target_cells
 from benchmarks.train import GRID, KINDS
 from jaxrnn._files.writing import in_place_of
 
-#: The table of engines, which has a separate page: `benchmarks.engines`.
-ENGINES = "engines.json"
 TEMPLATE = Path(__file__).parent / "performance_template.md"
 
 _PLACE = re.compile(r"\{\{ *([a-z_]+) *\}\}")
@@ -51,28 +49,6 @@ def write(folder: Path, page: Path) -> None:
     text = fill(TEMPLATE.read_text(encoding="utf-8"), seen, page.parent)
     with in_place_of(page) as written:
         written.write_text(text, encoding="utf-8")
-
-
-def read_all(folder: Path) -> Found:
-    """Read the results in a folder and its subfolders, in the order of the benchmarks, one core first.
-
-    A ValueError names a folder without results, an unknown file, or two results of the same machine and benchmark.
-    """
-    found = {path: read(path) for path in sorted(folder.glob("**/*.json")) if path.name != ENGINES}
-    if not found:
-        raise ValueError(f"there are no results in {folder}: python -m benchmarks all --out {folder}/NAME makes them")
-    # A folder is of one machine, and older results do not name the vector extension.
-    known = {path.parent: each.environment["vectors"] for path, each in found.items() if "vectors" in each.environment}
-    places: dict[tuple[str, str], Path] = {}
-    for path, result in found.items():
-        result.environment.setdefault("vectors", known.get(path.parent))
-        if result.benchmark not in BENCHMARKS:
-            raise ValueError(f"{path} is of {result.benchmark!r}, which is none of: {', '.join(BENCHMARKS)}")
-        other = places.setdefault((result.machine, result.stem), path)
-        if other != path:
-            raise ValueError(f"{other} and {path} are both of {result.benchmark} on {result.machine}; remove one")
-    order = sorted(found.items(), key=lambda item: (list(BENCHMARKS).index(item[1].benchmark), item[1].cores != "one"))
-    return dict(order)
 
 
 def fill(template: str, results: Found, folder: Path) -> str:

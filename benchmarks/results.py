@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import BENCHMARKS
 from benchmarks.timing import Timing
 from jaxrnn._files.messages import as_json
 from jaxrnn._files.writing import in_place_of
@@ -18,6 +19,8 @@ from jaxrnn._files.writing import in_place_of
 #: The contender to which peers are compared. Names that begin with this name are forms of jaxrnn, not peers.
 SUBJECT = "jaxrnn"
 BEST = "best peer"
+#: The table of engines, which has a separate page: `benchmarks.engines`.
+ENGINES = "engines.json"
 
 
 @dataclass
@@ -164,6 +167,28 @@ def read(path: Path) -> Result:
         return Result(**plain, rows=rows)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no result of a benchmark: {type(error).__name__}: {error}") from error
+
+
+def read_all(folder: Path) -> dict[Path, Result]:
+    """Read the results in a folder and its subfolders, in the order of the benchmarks, one core first.
+
+    A ValueError names a folder without results, an unknown file, or two results of the same machine and benchmark.
+    """
+    found = {path: read(path) for path in sorted(folder.glob("**/*.json")) if path.name != ENGINES}
+    if not found:
+        raise ValueError(f"there are no results in {folder}: python -m benchmarks all --out {folder}/NAME makes them")
+    # A folder is of one machine, and older results do not name the vector extension.
+    known = {path.parent: each.environment["vectors"] for path, each in found.items() if "vectors" in each.environment}
+    places: dict[tuple[str, str], Path] = {}
+    for path, result in found.items():
+        result.environment.setdefault("vectors", known.get(path.parent))
+        if result.benchmark not in BENCHMARKS:
+            raise ValueError(f"{path} is of {result.benchmark!r}, which is none of: {', '.join(BENCHMARKS)}")
+        other = places.setdefault((result.machine, result.stem), path)
+        if other != path:
+            raise ValueError(f"{other} and {path} are both of {result.benchmark} on {result.machine}; remove one")
+    order = sorted(found.items(), key=lambda item: (list(BENCHMARKS).index(item[1].benchmark), item[1].cores != "one"))
+    return dict(order)
 
 
 def _row(entry: dict[str, Any]) -> Row:

@@ -16,7 +16,6 @@ from pathlib import Path
 import click
 import jax
 import numpy as np
-import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
@@ -72,6 +71,8 @@ def check(file: Path, model: jaxrnn.Model, params: dict[str, jax.Array]) -> floa
     """Return the largest difference between ONNX Runtime on the file and `Model.apply` with the parameters."""
     spectrum = analyse(draw(np.random.default_rng(7), 2, 0).noisy)[None]
     inputs = {"magnitude": np.abs(spectrum), "h": np.asarray(model.init()["h"])}
+    import onnxruntime  # the command `jaxrnn finetune` needs this file, but not this package
+
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     expected = model.apply(params, inputs)
     return max(

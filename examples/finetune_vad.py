@@ -17,7 +17,6 @@ from pathlib import Path
 import click
 import jax
 import numpy as np
-import onnxruntime
 from recordings import AUDIO, MODELS, RATE, Samples, read_recording
 from rich.console import Console
 from rich.table import Table
@@ -109,6 +108,8 @@ def check(file: Path, model: jaxrnn.Model, params: dict[str, jax.Array], samples
 
     The difference is relative to the largest number of the array, because state values grow to 7.
     """
+    import onnxruntime  # the command `jaxrnn finetune` needs this file, but not this package
+
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     run, largest, state = jax.jit(model.apply), 0.0, np.zeros((2, 1, 128), np.float32)
     for block in blocks_with_context(samples):

@@ -19,6 +19,7 @@ import jaxrnn
 from jaxrnn.onnx.operators import find_operator, operator_table
 from jaxrnn.onnx.registry import REQUIRED, operator
 from jaxrnn.version import JAX_RANGE
+from tools.extras import COMMANDS, LEFT_OUT
 from tools.mutants import MUTANTS, ROOT
 
 PUBLIC = {
@@ -182,6 +183,13 @@ PACKAGES = {
 
 
 @pytest.mark.thorough
+def test_each_extra_is_tried_alone_or_left_out_for_a_reason():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    tried = {name for names in COMMANDS for name in names.split("+")}
+    assert tried | {*LEFT_OUT} == {*extras}
+    assert not tried & {*LEFT_OUT}
+
+
 def test_importing_is_light_and_packages_are_reached_from_the_first():
     """In a new process, where nobody has imported them yet. Packages show public names only."""
     code = (

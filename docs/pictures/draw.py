@@ -425,7 +425,7 @@ def engines() -> Figure:
     """Draw the time of each engine relative to jaxrnn, from the results of the benchmarks."""
     sys.path.append(str(ROOT))  # the benchmarks are not installed
     from benchmarks import overview
-    from benchmarks.report import read_all
+    from benchmarks.results import read_all
 
     figure, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
     overview.draw(ax, read_all(ROOT / "benchmarks" / "results").values())

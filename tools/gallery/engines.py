@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.plots import dots
-from benchmarks.report import read_all
-from benchmarks.results import BEST, SUBJECT, Result, is_peer
+from benchmarks.results import BEST, SUBJECT, Result, is_peer, read_all
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item
 
