@@ -33,10 +33,10 @@ from benchmarks.peers import is_installed
 from benchmarks.report import markdown
 from benchmarks.results import ENGINES as ENGINES_FILE
 from jaxrnn._files.writing import in_place_of
+from jaxrnn.comparison import agree, compare
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.export import ExportedGraph
 from jaxrnn.onnx.stepfile import FLUSH, StepFile
-from jaxrnn.verification.comparison import agree, compare
 
 #: The largest error of an output, as a share of its largest number or of 1.
 AGREEMENT = 1e-4

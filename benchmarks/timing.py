@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn.verification.comparison import agree, compare
+from jaxrnn.comparison import agree, compare
 
 Call = Callable[[], Any]
 Outputs = Mapping[str, Any]

@@ -119,6 +119,12 @@ def of_longer_ones(x):
     return x * (A if long else B)
 
 
+def of_a_first_number(at_a_length, at_all_lengths, x):
+    """The first row is one of two numbers, or stays, by whether the length is known."""
+    first = at_a_length if isinstance(x.shape[0], int) else at_all_lengths
+    return x if first is None else jnp.where((jnp.arange(x.shape[0]) == 0)[:, None], np.float32(first), x)
+
+
 def test_branches_without_a_comparison():
     """Only traces at single lengths show them; other operations for the same numbers are no difference."""
     one, two = by(lambda x: isinstance(x.shape[0], int)), of_longer_ones
@@ -126,6 +132,9 @@ def test_branches_without_a_comparison():
     check_refused(jaxrnn.StreamError, "at 24 frames, .*differs at 24, 100 and", jaxrnn.stream, two, X, axes=0)
     beside = lambda x: {"a": jnp.tanh(x), "b": one(x)}  # noqa: E731
     check_refused(jaxrnn.StreamError, r"output\['b'\] differs by .*pad outside", jaxrnn.stream, beside, X, axes=0)
+    for inside, outside in ((np.nan, None), (None, np.nan), (np.inf, -np.inf), (np.nan, np.inf)):
+        odd = functools.partial(of_a_first_number, inside, outside)
+        check_refused(jaxrnn.StreamError, "output differs by inf", jaxrnn.stream, odd, X, axes=0)
     same = lambda x: 2 * x if isinstance(x.shape[0], int) else x + x  # noqa: E731
     check_values(same, X.shape)
 

@@ -27,10 +27,10 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError, NodeError, load
+from jaxrnn.comparison import agree, compare
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export import verify_export
 from jaxrnn.verification import verify
-from jaxrnn.verification.comparison import agree, compare
 from jaxrnn.verification.peers import PeerError, Reference, expose
 from jaxrnn.verification.running import WHOLE
 from jaxrnn.verification.sampling import random_inputs, symbols_of

@@ -67,9 +67,9 @@ def compile_(
     """
     import jax
 
+    from jaxrnn.comparison import value_agrees
     from jaxrnn.errors import ModelError
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
-    from jaxrnn.verification.comparison import value_agrees
 
     platforms, native = options.get("platforms"), options.get("native", False)
     if "batches" in options and not native:
@@ -164,11 +164,11 @@ def compare_steppers(
 
     Returns the comparisons of each output, and of the floats and integers of the state.
     """
+    from jaxrnn.comparison import compare
     from jaxrnn.errors import InputError
     from jaxrnn.steps.compiled import run
     from jaxrnn.steps.recordings import recording_specs
     from jaxrnn.verification import running
-    from jaxrnn.verification.comparison import compare
     from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, random_arrays, symbols_of
 
     # Only the batch of a compiled file is open.

@@ -18,6 +18,7 @@ from jaxrnn.cli.options import InputFiles, ModelFile, ParamsOptions, read_record
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
 from jaxrnn.cli.verify import difference
+from jaxrnn.comparison import agree
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_litert, export_onnx, write_example
 from jaxrnn.export.examples import check_example
@@ -32,7 +33,6 @@ from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import milliseconds
 from jaxrnn.verification import Report
 from jaxrnn.verification import verify as verify_model
-from jaxrnn.verification.comparison import agree
 from jaxrnn.verification.litert import Signature, operations
 from jaxrnn.verification.sampling import integer_ranges
 

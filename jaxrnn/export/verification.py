@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
+from jaxrnn.comparison import Comparison, compare, tolerances
 from jaxrnn.errors import InputError
 from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, precision_of, read_pair
 from jaxrnn.export.exportable import is_complex, to_pairs
@@ -26,7 +27,6 @@ from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
-from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.peers import PeerError, candidates
 from jaxrnn.verification.running import (
     Check,

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 import onnx
 
+from jaxrnn.comparison import Comparison, agree, compare
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
 from jaxrnn.model import Model
 from jaxrnn.onnx.tensors import graphs_below, tensors_of
-from jaxrnn.verification.comparison import Comparison, agree, compare
 from jaxrnn.verification.inside import precisions
 
 Arrays = Mapping[str, np.ndarray]

@@ -16,12 +16,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from jaxrnn.comparison import Comparison, agree, compare, tolerances
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.frameworks.agreement import compared, narrowest
 from jaxrnn.model import Model
 from jaxrnn.onnx.parameters import WEIGHTS
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
-from jaxrnn.verification.comparison import Comparison, agree, compare, tolerances
 from jaxrnn.verification.sampling import verifiable_inputs
 
 Arrays = Mapping[str, np.ndarray]
@@ -205,8 +205,7 @@ def _agree(one: Outputs, other: Outputs, narrow: Sequence[np.dtype | None], shar
 
 
 def _changed(one: Outputs, other: Outputs) -> bool:
-    pairs = zip(one, other, strict=True)
-    return not all(np.array_equal(a, b, equal_nan=np.issubdtype(a.dtype, np.inexact)) for a, b in pairs)
+    return any(compare("", a, b, atol=0.0, rtol=0.0).differs for a, b in zip(one, other, strict=True))
 
 
 def _applied(model: Model, weights: Arrays, inputs: Arrays) -> Mapping[str, Any]:

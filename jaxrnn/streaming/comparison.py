@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +27,7 @@ from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.versions import Scan
 from jaxrnn.answers import Unknown
+from jaxrnn.comparison import Comparison, compare
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.elements import converted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
@@ -67,7 +67,7 @@ class Difference(NamedTuple):
     what: str
 
 
-class Comparison:
+class TraceComparison:
     """Compares the trace of a function for all lengths with traces at single lengths.
 
     Attributes:
@@ -178,11 +178,10 @@ class Comparison:
             ]
             with jax.ensure_compile_time_eval(), own_arithmetic():
                 results = jax.device_get(both(consts, arguments))
-            differences = list(itertools.starmap(_difference, zip(*results, strict=True)))
-            for name, difference in zip(_names_of(tree), differences, strict=True):
-                if difference:
-                    return f"{name} differs by {difference:.3g}"
-            if None not in differences:
+            comparisons = list(map(_compared, _names_of(tree), *results))
+            if wrong := next((each for each in comparisons if each.differs), None):
+                return f"{wrong.name} differs by {wrong.max_abs:.3g}"
+            if all(each.compared or not math.prod(each.shape) for each in comparisons):
                 return ""
         return Unknown("an output has no finite number")
 
@@ -209,26 +208,13 @@ def _drawn(shape: Sequence[int], dtype: Any, seed: int, *, positive: bool) -> An
     return numbers.astype(dtype)
 
 
-def _difference(expected: Any, found: Any) -> float | None:
-    """Return the largest difference beyond rounding, or 0, or None if no number is finite."""
+def _compared(name: str, expected: Any, found: Any) -> Comparison:
+    """Compare numbers of two traces."""
     if is_key(expected.dtype):
         expected, found = map(jax.random.key_data, (expected, found))
-    expected, found = np.asarray(expected), np.asarray(found)
-    if not jnp.issubdtype(expected.dtype, jnp.inexact):
-        return float(np.max(expected != found, initial=0))
     # Half of the digits: other orders of sums round differently, and a wrong branch computes other numbers.
-    tolerance = float(jnp.finfo(expected.dtype).eps) ** 0.5
-    wide = np.complex128 if jnp.issubdtype(expected.dtype, jnp.complexfloating) else np.float64
-    expected, found = expected.astype(wide), found.astype(wide)
-    finite = np.isfinite(expected) & np.isfinite(found)
-    if np.any(np.isfinite(expected) != np.isfinite(found)):
-        return float("inf")
-    if expected.size and not finite.any():
-        return None
-    with np.errstate(invalid="ignore"):  # infinity minus infinity, which is not compared
-        gap = float(np.max(np.abs(expected - found), initial=0, where=finite))
-    scale = max(1.0, float(np.max(np.abs(expected), initial=0, where=finite)))
-    return gap if gap > tolerance * scale else 0.0
+    atol = float(jnp.finfo(expected.dtype).eps) ** 0.5 if jnp.issubdtype(expected.dtype, jnp.inexact) else 0.0
+    return compare(name, found, expected, atol=atol, rtol=0.0, scaled=True)
 
 
 def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: int) -> str:

@@ -31,7 +31,7 @@ from jaxrnn.cells.forms import Types, plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.jaxprs.equations import fingerprint, is_key, trace, walk
 from jaxrnn.streaming.blocks import without_blocks
-from jaxrnn.streaming.comparison import Comparison
+from jaxrnn.streaming.comparison import TraceComparison
 from jaxrnn.streaming.diagnostics import (
     error_in_words_of_file,
     hint_for_tracing,
@@ -342,7 +342,7 @@ class _Offline:
         with plain_forms():
             with deciding(plan.lengths.is_zero, _length_in(plan.leaves)) as taken:
                 symbolic = trace_over_time(self.function, self.params, inputs)
-            Comparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
+            TraceComparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
 
 
 def _length_in(leaves: Sequence[Leaf]) -> Any:

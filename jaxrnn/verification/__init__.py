@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrnn.verification.comparison import Comparison, compare
+from jaxrnn.comparison import Comparison, compare
 from jaxrnn.verification.peers import PeerError
 from jaxrnn.verification.sampling import random_inputs
 from jaxrnn.verification.verify import Case, Mismatch, Recorded, Report, verify

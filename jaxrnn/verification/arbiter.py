@@ -19,10 +19,10 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from jaxrnn._jax.context import exact_types
+from jaxrnn.comparison import Comparison, compare, tolerances
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, write_graph
-from jaxrnn.verification.comparison import Comparison, compare, tolerances
 from jaxrnn.verification.inside import intermediates
 from jaxrnn.verification.peers import OnnxRuntime, PeerError, Reference, complete_proto
 

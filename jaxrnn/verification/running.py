@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._jax.context import exact_types
+from jaxrnn.comparison import Comparison, agree, compare
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.steps.compiled import CompiledStep, run
 from jaxrnn.steps.recordings import part, recording_specs
@@ -17,7 +18,6 @@ from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.arbiter import Whole
-from jaxrnn.verification.comparison import Comparison, agree, compare
 from jaxrnn.verification.sampling import restore_types
 
 Arrays = Mapping[str, Any]

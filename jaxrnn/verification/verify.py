@@ -13,13 +13,13 @@ import onnx
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._jax.context import exact_types
+from jaxrnn.comparison import Comparison, agree, compare
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.graph import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
 from jaxrnn.verification.arbiter import Arbiter
-from jaxrnn.verification.comparison import Comparison, agree, compare
 from jaxrnn.verification.inside import intermediates, precisions
 from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
 from jaxrnn.verification.sampling import Sample, restore_types, verifiable_inputs
