@@ -158,6 +158,16 @@ def test_a_step_that_fails_while_it_runs_changes_nothing():
         outputs = pool.run()
         assert [outputs[stream]["y"].tolist() for stream in (first, second)] == [[number] * 2] * 2
     assert pool.run() == {}
+    # An interrupt at the end of a run undoes the run, and meanwhile the next run of another thread may have failed.
+    for _ in range(2):
+        pool.push(first, frame)
+    before = pool._live.value
+    pool.run()
+    fails[0] = True
+    check_refused(jax.errors.JaxRuntimeError, "the sensor is off", pool.run)
+    fails[0] = False
+    pool._live.value = before
+    assert [pool.run()[first]["y"].tolist() for _ in range(2)] == [[3] * 2, [4] * 2]
 
 
 @pytest.mark.parametrize("capacity", [0, -1, True, 2.0, "2", None, np.float32(2)])

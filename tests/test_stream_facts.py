@@ -150,6 +150,18 @@ def test_elementwise_functions_do_not_wait_for_repeated_frames():
     assert streamed.delay == 2
 
 
+def test_gradients_ignore_repeated_frames_before_these_are_known():
+    """Until then, the first two frames are placeholders, at which the derivative of a logarithm is infinite."""
+
+    def function(weight, x):
+        return jnp.log(weight * jnp.pad(jnp.exp(x), ((2, 0), (0, 0)), mode="reflect"))
+
+    x, weight = jnp.asarray(recording((7, CHANNELS))), jnp.float32(0.5)
+    streamed = jaxrnn.stream(function, x, axes=0, params=weight, constraints=["S >= 3"])
+    found, expected = (jax.grad(lambda w, run=run: run(w, x).sum())(weight) for run in (streamed.run, function))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("front", [1, 4])
 @pytest.mark.parametrize("mode", ["edge", "reflect"])

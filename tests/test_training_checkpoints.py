@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -81,7 +82,8 @@ def test_killed_it_ends_as_if_it_never_was(model, tmp_path):
     assert process.wait() == -signal.SIGKILL
     assert not options["out"].exists()
     result = subprocess.run(command(fit=fit_options, **options), check=True, capture_output=True, text=True)
-    assert result.stdout == result.stderr == ""
+    assert result.stdout == ""
+    assert re.fullmatch(r"Resumed from update \d+\n", result.stderr)
     found = read(options["out"])
     assert same({n.removeprefix("best/"): found[n] for n in found if n.startswith("best/")}, whole.params)
     assert same({n.removeprefix("last/"): found[n] for n in found if n.startswith("last/")}, whole.last_params)

@@ -149,7 +149,7 @@ class Forward:
         if self.layout.mode == "apply":
             return self.model.apply(params, inputs, remat=remat, dtype=self.dtype), state
         if self.layout.mode == "step":
-            return self._step(params, state, inputs, mask)
+            return self._step(params, state, inputs)
         for name in inputs.keys() - self.layout.axes.keys():
             inputs[name] = jnp.broadcast_to(inputs[name], (mask.shape[0], *inputs[name].shape))
         axis = self.layout.sequences.time_axis or {}
@@ -158,13 +158,11 @@ class Forward:
         lengths = jnp.sum(mask, dtype=jnp.int32)[None] if ragged else None
         return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat, dtype=self.dtype)
 
-    def _step(self, params: Arrays, state: Arrays, inputs: Arrays, mask: jax.Array) -> tuple[Any, Any]:
+    def _step(self, params: Arrays, state: Arrays, inputs: Arrays) -> tuple[Any, Any]:
         inputs = {**inputs, **self.state_inputs(state)}
         results = self.model.apply(params, inputs, remat=self.layout.sequences.remat, dtype=self.dtype)
         new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
-        # A chunk after the end of its example must not change the state; earlier chunks have no padding.
-        any_exists = mask.any()
-        return results, {name: jnp.where(any_exists, new[name], state[name]) for name in new}
+        return results, new
 
     def state_inputs(self, state: Arrays) -> dict[str, Any]:
         """Return a state by the names of model inputs; empty in mode "apply"."""
