@@ -29,7 +29,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.versions import Scan
 from jaxrnn.answers import Unknown
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.elements import converted
+from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.primitives import Rules, entry_of

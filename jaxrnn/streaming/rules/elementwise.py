@@ -50,7 +50,7 @@ from jaxrnn.streaming.values import (
 )
 
 #: The largest scale and offset of integers that count frames (`Numbers.affine`).
-SMALL = 1 << 20
+STEEPEST, SMALL = 1 << 14, 1 << 20
 
 
 @RULES.add(kind="elementwise")
@@ -364,7 +364,7 @@ def _logic_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
 
 def _is_small(scale: int, offsets: np.ndarray) -> bool:
     """Return True if numbers of frames do not overflow in 32 bits, in recordings of a usual length."""
-    return abs(scale) <= SMALL and bool(np.all((offsets <= SMALL) & (offsets >= -SMALL)))
+    return abs(scale) <= STEEPEST and bool(np.all((offsets <= SMALL) & (offsets >= -SMALL)))
 
 
 def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:

@@ -35,6 +35,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.casts import kept_by
 from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import describe_equation
@@ -345,9 +346,9 @@ def _stop_gradient(equation: JaxprEqn, queries: int, x: Score) -> Score:
 @_ARITHMETIC.add("convert_element_type", "reduce_precision")
 def _cast(equation: JaxprEqn, queries: int, x: Score) -> Score:
     """Cast a sum or product. The parts are not rounded: the error of each part would be as large as of the sum."""
-    before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
-    if not _is_float(after) and not np.can_cast(before, after):
-        raise InseparableError(f"{_described(equation)} rounds or wraps the sum of a query part and a key part")
+    after, keeps = type_of(equation.outvars[0]), kept_by(equation)
+    if not keeps.range or not (keeps.digits or _is_float(after)):
+        raise InseparableError(f"{_described(equation)} rounds, wraps or overflows the sum of a query part and a key part")
     return x.map(lambda array: jnp.asarray(array, carried_as("sum", after)))
 
 
