@@ -1,7 +1,7 @@
 """Casts: the elements that a cast computes, and what a cast keeps of the values of a type.
 
-A rule that passes a cast through, as if the cast changed nothing, asks `kept` or `kept_by` first. The number of bits does
-not decide: float16 and bfloat16 have equally many, and each has values that the other lacks.
+A rule that passes a cast through, as if the cast changed nothing, asks `kept` or `kept_by` first. The number of bits
+does not decide: float16 and bfloat16 have equally many, and each has values that the other lacks.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.lengths import Lengths, remedy_of
+from jaxrnn.streaming.ranges import lengths_past_ranges
 from jaxrnn.streaming.rewriting import at_length
 
 #: Known arrays with more elements are compared by their computation.
@@ -88,6 +89,7 @@ class Comparison:
         """
         equal = (lengths.zero_of(each) for each in taken)
         doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
+        doubtful += lengths_past_ranges(self.symbolic[0], lengths)
         agreed: list[int] = []
         different: list[Difference] = []
         undecided: list[tuple[int, Any]] = []

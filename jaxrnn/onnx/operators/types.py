@@ -97,7 +97,9 @@ def _hold_sizes(dtype: np.dtype, sizes: np.ndarray) -> bool:
         return kept(np.float32, dtype).all
     if np.issubdtype(dtype, np.signedinteger):
         return kept(np.int32, dtype).all
-    counts = (not isinstance(each, symbols.Place) and symbols.less(-1, each, or_equal=False) is True for each in sizes.flat)
+    counts = (
+        not isinstance(each, symbols.Place) and symbols.less(-1, each, or_equal=False) is True for each in sizes.flat
+    )
     return kept(np.uint32, dtype).all and all(counts)
 
 

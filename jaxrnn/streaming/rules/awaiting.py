@@ -135,7 +135,9 @@ def _chunks(x: Awaiting) -> list[Chunk]:
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Deferred | Chunk | None:
     """Apply an operation to each element, or return None if the result is not a product."""
     x = _elementwise(run, equation, operands)
-    if not isinstance(x, Awaiting) or x.final is not None or any(each and each.final for each in (x.exponent, *x.shifted)):
+    if not isinstance(x, Awaiting):
+        return x
+    if x.final is not None or any(each and each.final for each in (x.exponent, *x.shifted)):
         return x
     # All final values have cancelled.
     weight = x.exponent and x.exponent.stream and run.same(x.exponent.stream, jnp.exp(x.exponent.stream.array))

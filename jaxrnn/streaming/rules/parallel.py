@@ -348,7 +348,8 @@ def _cast(equation: JaxprEqn, queries: int, x: Score) -> Score:
     """Cast a sum or product. The parts are not rounded: the error of each part would be as large as of the sum."""
     after, keeps = type_of(equation.outvars[0]), kept_by(equation)
     if not keeps.range or not (keeps.digits or _is_float(after)):
-        raise InseparableError(f"{_described(equation)} rounds, wraps or overflows the sum of a query part and a key part")
+        loss = "rounds, wraps or overflows the sum of a query part and a key part"
+        raise InseparableError(f"{_described(equation)} {loss}")
     return x.map(lambda array: jnp.asarray(array, carried_as("sum", after)))
 
 
