@@ -51,7 +51,7 @@ class Bounds:
 _EVALUATED = 1 << 28
 #: The largest number of a frame for which integers of 32 bits must not overflow. A recording that is longer has more
 #: pairs of frames than fit into a gigabyte.
-_FARTHEST = 1 << 14
+FARTHEST = 1 << 14
 
 
 def _counts_in(dtype: Any) -> bool:
@@ -140,7 +140,7 @@ class Formula:
             return True
         if not _counts_in(dtype):
             return not self.is_quotient and self.fits(dtype)
-        far = np.array([0, _FARTHEST])
+        far = np.array([0, FARTHEST])
         return dtype.kind == "f" or bool(np.all(np.abs(self.at(far[:, None], far)) <= np.iinfo(dtype).max))
 
     @functools.cached_property

@@ -68,7 +68,7 @@ def lengths_past_ranges(closed: Any, lengths: Lengths) -> list[int]:
             raise StreamError(
                 f"it casts positions in time or a length to {np.dtype(dtype).name}, which does not hold the numbers of "
                 f"{length} frames, and an array of {largest} elements is too large to compare the function at this "
-                f"length: cast to int32, or give `constraints=['S < {length}']` if recordings are shorter"
+                f"length: cast to int32, or give `constraints=['S <= {length - 1}']` if recordings are shorter"
             )
     return sorted(found)
 
