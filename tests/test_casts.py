@@ -136,7 +136,8 @@ STREAMS = {
         lambda x: jnp.where((positions(x) < x.shape[0] // 6 - (x.shape[0] + 6) // 6 + 6)[:, None], x, 0),
         "",
     ),
-    "positions that overflow": (lambda x: jnp.where((positions(x) * 2**24 >= 0)[:, None], x, 0), ""),
+    "positions that overflow": (lambda x: jnp.where((positions(x) * 4096 * 4096 >= 0)[:, None], x, 0), ""),
+    "a product that overflows": (lambda x: jnp.where((positions(x) * 2000 * 2000 * 10 >= 0)[:, None], x, 0), ""),
     "a distance in float16": (
         lambda x: jnp.tril(0.99 ** (positions(x)[:, None] - positions(x)).astype(jnp.float16).astype(x.dtype)) @ x,
         "",
@@ -156,7 +157,16 @@ QUICK = [name for name, (_, words) in STREAMS.items() if words]
 
 @pytest.mark.parametrize(
     "name",
-    of_tiers(STREAMS, [*QUICK, "a first number of uint8", "positions that overflow", "a length that is constant"]),
+    of_tiers(
+        STREAMS,
+        [
+            *QUICK,
+            "a first number of uint8",
+            "positions that overflow",
+            "a product that overflows",
+            "a length that is constant",
+        ],
+    ),
 )
 def test_streams(name):
     """A stream is right beyond the range of a type, or refused."""

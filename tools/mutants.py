@@ -246,6 +246,7 @@ CASTS = [
         ),
         ("scores out of range", PARALLEL, "in_range = keeps.range or", "in_range = True or"),
         ("steep positions", "streaming/rules/elementwise.py", "abs(scale) <= STEEPEST and", ""),
+        ("growth without end", FORMULAS, "len(found) == 1 and abs(found[0]) <= STEEPEST * frames", "len(found) == 1"),
         ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
         (
             "no lengths past ranges",

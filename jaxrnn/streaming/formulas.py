@@ -432,8 +432,8 @@ def with_formula(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]
     return results if formula is None else [results[0].noting(formula=formula)]
 
 
-#: Products with larger numbers are meant to overflow, such as hashes.
-_LARGEST_FACTOR = 2048
+#: Products with larger numbers are meant to overflow, such as hashes, and so are numbers that grow more in a frame.
+_LARGEST_FACTOR, STEEPEST = 2048, 1 << 14
 
 #: Rules ``(equation, operands, growths) -> growth`` for operations that compute new elements.
 _GROWTHS = Rules[Callable[[JaxprEqn, Sequence[Any], Sequence[Fraction | int]], Fraction | int]]()
@@ -461,7 +461,8 @@ def _growth_as_elements(equation: JaxprEqn, _: Sequence[Any], growths: Sequence[
 def _growth_of_product(_: JaxprEqn, operands: Sequence[Any], growths: Sequence[Fraction | int]) -> Fraction | int:
     pairs = zip(growths, reversed(list(map(static_number, operands))), strict=True)
     found = [growth * number for growth, number in pairs if number is not None and abs(number) <= _LARGEST_FACTOR]
-    return found[0] if len(found) == 1 else 0
+    frames = next(value.timeline.per_unit for value in operands if isinstance(value, Chunk))
+    return found[0] if len(found) == 1 and abs(found[0]) <= STEEPEST * frames else 0
 
 
 @_GROWTHS.add("div")

@@ -30,7 +30,7 @@ from jaxrnn.streaming.dimensions import (
     symbolic_axes,
     value_of,
 )
-from jaxrnn.streaming.formulas import Formula
+from jaxrnn.streaming.formulas import STEEPEST, Formula
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
@@ -49,8 +49,8 @@ from jaxrnn.streaming.values import (
     static_integer,
 )
 
-#: The largest scale and offset of integers that count frames (`Numbers.affine`).
-STEEPEST, SMALL = 1 << 14, 1 << 20
+#: The largest offset of integers that count frames (`Numbers.affine`).
+SMALL = 1 << 20
 
 
 @RULES.add(kind="elementwise")
