@@ -89,7 +89,7 @@ class Comparison:
         """
         equal = (lengths.zero_of(each) for each in taken)
         doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
-        doubtful += lengths_past_ranges(self.symbolic[0], lengths)
+        doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)
         agreed: list[int] = []
         different: list[Difference] = []
         undecided: list[tuple[int, Any]] = []

@@ -7,16 +7,15 @@ compares lengths just past the range.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import JaxprEqn
+from jax.extend.core.primitives import convert_element_type_p
 
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.canonical import canonical
-from jaxrnn.jaxprs.equations import dependents, inner_jaxprs, shape_of, type_of, walk
+from jaxrnn.jaxprs.equations import dependents, inner_jaxprs, shape_of, type_of, variables, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import is_symbolic, symbolic_axes, value_of
 from jaxrnn.streaming.lengths import Lengths
@@ -27,90 +26,63 @@ _WIDE = 1 << 20
 _LARGEST = 1 << 30
 
 
-def lengths_past_ranges(closed: Any, lengths: Lengths) -> list[int]:
-    """Return the shortest allowed lengths at which positions or lengths exceed the types to which a trace casts them.
+def lengths_past_ranges(jaxpr: Any, lengths: Lengths) -> list[int]:
+    """Return allowed lengths at which all positions and lengths exceed the types to which a canonical jaxpr casts them.
 
     Lengths with more pairs of frames than memory holds are left out: nobody runs the function on such a recording.
 
     Raises:
-        StreamError: an array of the trace is too large for a comparison at such a length.
+        StreamError: an array is too large for a comparison at such a length.
     """
-    casts = {type_of(each.outvars[0]) for each in walk(closed.jaxpr) if _narrows(each)}
-    if not casts:
+    if not any(map(_lasts, walk(jaxpr))):
         return []
-    jaxpr = canonical(closed).jaxpr
-    sizes, made = [], []
-    for equation in jaxpr.eqns:
-        size = _counted(equation)
-        if size is not None:
-            sizes.append(size)
-            made += equation.outvars
-    counting = dependents(jaxpr.eqns, made)
-    narrow = {
-        type_of(each.outvars[0])
+    counted = {equation: size for equation in jaxpr.eqns if is_symbolic(size := _counted(equation))}
+    counting = dependents(jaxpr.eqns, [each for equation in counted for each in equation.outvars])
+    lasts = {
+        last: type_of(each.outvars[0]).name
         for equation in jaxpr.eqns
-        if _counted(equation) is not None or any(not isinstance(x, Literal) and x in counting for x in equation.invars)
+        if equation in counted or not counting.isdisjoint(variables(equation.invars))
         for each in (equation, *(inner for part in inner_jaxprs(equation) for inner in walk(part)))
-        if _narrows(each)
+        for last in _lasts(each)
     }
-    found: dict[int, Any] = {}
-    for dtype in narrow:
-        for last in _lasts(dtype):
-            for size in {str(each): each for each in sizes}.values():
-                length = _length_past(size, last, lengths)
-                if length is not None:
-                    found[length] = dtype
-    for length, dtype in list(found.items()):
-        largest, has_pairs = max(_elements(closed.jaxpr, length))
-        if largest > _LARGEST and has_pairs:
-            del found[length]
-        elif largest > _LARGEST:
+    places, found = np.arange(1, _WIDE), []
+    places = places[lengths.allow(places)]
+    shapes = [shape_of(each) for equation in walk(jaxpr) for each in equation.outvars]
+    for last, name in lasts.items():
+        longer = [places[np.broadcast_to(value_of(size, places) > last + 1, places.shape)] for size in counted.values()]
+        if (length := max((int(each[0]) for each in longer if len(each)), default=0)) == 0:
+            continue
+        largest, pairs = max(
+            (math.prod(value_of(n, length) for n in shape), symbolic_axes(shape)[1:]) for shape in shapes
+        )
+        if largest <= _LARGEST:
+            found.append(length)
+        elif not pairs:
             raise StreamError(
-                f"it casts positions in time or a length to {np.dtype(dtype).name}, which does not hold the numbers of "
-                f"{length} frames, and an array of {largest} elements is too large to compare the function at this "
-                f"length: cast to int32, or give `constraints=['S <= {length - 1}']` if recordings are shorter"
+                f"it casts positions in time or a length to {name}, which does not hold the numbers of {length} "
+                f"frames, and an array of {largest} elements is too large to compare the function at this length: cast "
+                f"to int32, or give `constraints=['S <= {length - 1}']` if recordings are shorter"
             )
-    return sorted(found)
+    return found
 
 
-def _narrows(equation: JaxprEqn) -> bool:
-    """Return True if an equation makes numbers of a narrow type from integers, or counts in a narrow type."""
-    name = equation.primitive.name
-    if name == "convert_element_type" and not jnp.issubdtype(type_of(equation.invars[0]), jnp.integer):
-        return False
-    return name in ("convert_element_type", "iota") and bool(_lasts(type_of(equation.outvars[0])))
+def _counted(equation: JaxprEqn) -> Any:
+    """Return the size that an equation counts, or 0."""
+    params = equation.params
+    if equation.primitive.name == "iota":
+        return params["shape"][params["dimension"]]
+    return params["dim"] if entry_of(equation).kind == "size" else 0
 
 
-def _lasts(dtype: Any) -> list[int]:
-    """Return the numbers after which a narrow type wraps around, rounds or overflows."""
-    if dtype == np.bool_:
+def _lasts(equation: JaxprEqn) -> list[int]:
+    """Return the numbers after which an equation that casts integers, or counts, wraps around, rounds or overflows."""
+    casts = equation.primitive is convert_element_type_p and jnp.issubdtype(type_of(equation.invars[0]), jnp.integer)
+    if not (casts or equation.primitive.name == "iota"):
+        return []
+    if (dtype := type_of(equation.outvars[0])) == np.bool_:
         return []
     if jnp.issubdtype(dtype, jnp.integer):
         lasts = [int(jnp.iinfo(dtype).max)]
     else:
-        info = jnp.finfo(dtype)
-        lasts = [2 ** (info.nmant + 1), 2 ** int(info.maxexp)]
+        lasts = [2 ** (jnp.finfo(dtype).nmant + 1), 2 ** int(jnp.finfo(dtype).maxexp)]
     return [each for each in lasts if each < _WIDE]
-
-
-def _counted(equation: JaxprEqn) -> Any:
-    """Return the symbolic size that an equation counts, or None."""
-    params = equation.params
-    size = params["dim"] if entry_of(equation).kind == "size" else None
-    if equation.primitive.name == "iota":
-        size = params["shape"][params["dimension"]]
-    return size if size is not None and is_symbolic(size) else None
-
-
-def _length_past(size: Any, last: int, lengths: Lengths) -> int | None:
-    """Return the shortest allowed length at which the last of `size` frames has a number above `last`, or None."""
-    places = np.arange(1, 4 * (last + 2))
-    longer = np.broadcast_to(value_of(size, places) > last + 1, places.shape)
-    fitting = places[longer & lengths.allow(places)]
-    return int(fitting[0]) if len(fitting) else None
-
-
-def _elements(jaxpr: Any, length: int) -> Iterator[tuple[int, bool]]:
-    """Yield the number of elements of each array in a trace, at a length, and whether there is one for each pair."""
-    for shape in (shape_of(each) for equation in walk(jaxpr) for each in equation.outvars):
-        yield math.prod(int(value_of(size, length)) for size in shape), len(symbolic_axes(shape)) > 1
