@@ -246,6 +246,13 @@ def test_casts_that_are_merged():
     verify_lowering(lambda x: x.astype(jnp.float64).astype(jnp.float32), x.astype(np.int32), operators={"Cast": 1})
 
 
+def test_products_of_a_narrower_type():
+    """The sum is rounded, and not the operands."""
+    x, y = np.array([[1e5, 2e5, 3]], np.float32), np.array([[1e-5], [2e-5], [1]], np.float32)
+    narrow = lambda x, y: lax.dot(x, y, preferred_element_type=jnp.float16)  # noqa: E731
+    verify_lowering(narrow, x, y, operators={"MatMul": 1, "Cast": 1})
+
+
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "uint32", "uint64", "float16", "float", "double"])
 def test_lengths_in_files(kind):
     """A size in a narrow type is not known for all lengths."""

@@ -255,6 +255,7 @@ CASTS = [
             "pass",
         ),
         ("loops as they are written", "streaming/transform.py", "symbolic = by_frames(closed)", "symbolic = closed"),
+        ("rounded operands", "export/rules/products.py", "if rounds else dtype", "if None else dtype"),
         ("narrow sizes", "onnx/operators/types.py", "return kept(np.int32, dtype).all", "return True"),
         (
             "casts through float64",
