@@ -497,6 +497,22 @@ MASKS = {
         lambda d: (jnp.clip(d + 3, 0, 6).astype(np.uint8) - 1 > 250) & (jnp.abs(d) < 9),
         True,
     ),
+    "a square that wraps around": (
+        lambda d: (jnp.square(jnp.clip(d, -20, 20).astype(np.int8)) <= 100) & (jnp.abs(d) < 30),
+        True,
+    ),
+    "a product that is rounded": (
+        lambda d: (jnp.clip(d, -300, 300).astype(np.float16) * np.float16(17) == np.float16(5016)) & (d < 299),
+        True,
+    ),
+    "a steep line": (lambda d: (d * 2**12 * 2**11 <= 2**20) & (jnp.abs(d) < 299), True),
+    "a shift of unsigned numbers": (
+        lambda d: (
+            (jax.lax.shift_right_arithmetic(jnp.clip(d, 0, 200).astype(np.uint8), np.uint8(1)) < 90)
+            & (jnp.abs(d) < 210)
+        ),
+        True,
+    ),
     "unsigned": (lambda d: d.astype(np.uint32) <= 4, False),
     "8 bits": (lambda d: jnp.abs(d.astype(np.int8)) <= 4, False),
     "rounded": (lambda d: jnp.abs(d).astype(np.float16) <= 4, False),
@@ -571,6 +587,7 @@ MASKED = {
     "a sigmoid": (lambda x, s: jnp.sum(jax.nn.sigmoid(on(x, s, -jnp.inf)), 1), True),
     "a power": (lambda x, s: jnp.sum(on(x, s) ** 3, 1), True),
     "whole numbers": (lambda x, s: jnp.sum(on(x, s, 0.7).astype(np.int32) == 0, 1, dtype=np.float32), False),
+    "no infinity": (lambda x, s: jnp.exp((s + off(x, -1e9)).astype(jnp.float8_e4m3fn).astype(x.dtype)).sum(1), False),
     "float16": (lambda x, s: jnp.sum(on(x, s, 1e-9).astype(np.float16) != 0, 1, dtype=np.float32), True),
     "products of others": (
         lambda x, s: jnp.prod(jnp.prod(on(x, s, 0.5)[..., None] + jnp.zeros(3), -1) + 0.5, 1),

@@ -353,11 +353,11 @@ REFUSED = {
     ),
     "a rounded distance": (
         lambda x: jnp.tril(jnp.exp(-(x[:, :1] - x[:, 0]).astype(jnp.int32).astype(x.dtype))) @ x,
-        "'convert_element_type' .* rounds or wraps the sum",
+        "'convert_element_type' .* rounds, wraps or overflows the sum",
     ),
     "a rounded quotient": (
         lambda x: jnp.tril((x @ x.T).astype(jnp.int32) // 2).astype(x.dtype) @ x,
-        "does not split|rounds or wraps",
+        "does not split|rounds, wraps",
     ),
     "a mask of data": (
         lambda x: jnp.where((apart(x) >= 0) & (x[:, :1] > x[:, :1].T), x @ x.T, 0) @ x,

@@ -349,6 +349,17 @@ def test_totals_of_files_in_float16(tmp_path):
     np.testing.assert_allclose(found, exact, rtol=np.finfo(np.float16).eps)
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.uint32])
+def test_positions_of_files_in_float16(tmp_path, kind):
+    """Positions are wider, too: float16 has no 3999, and the remainder would be 0."""
+    remainders = lambda x: x + jnp.remainder(jnp.arange(x.shape[0], dtype=kind).astype(np.float32), 2)  # noqa: E731
+    function = lambda inputs: {"y": remainders(inputs["x"])}  # noqa: E731
+    streamed = stream(function, {"x": jax.ShapeDtypeStruct((160,), np.float32)}, axes=0, pulse=500)
+    jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", dtype="float16")
+    found = ExportedStream(tmp_path / "step.onnx").run({"x": np.zeros(4000, np.float32)})["y"]
+    np.testing.assert_array_equal(found, np.arange(4000) % 2)
+
+
 @pytest.mark.parametrize("pulse", PULSES)
 def test_files_after_many_frames(tmp_path, pulse):
     """The last frames of 2**26, from the state before them: the total grows by what they add."""

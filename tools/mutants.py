@@ -221,6 +221,58 @@ REWRITTEN = [
     ),
 ]
 
+CASTS_OF, FORMULAS = "jaxprs/casts.py", "streaming/formulas.py"
+AWAITING, PARALLEL, OUTSIDE = (f"streaming/rules/{name}.py" for name in ("awaiting", "parallel", "outside"))
+CASTS = [
+    *_mutants(
+        "test_casts.py",
+        ("range and no digits", CASTS_OF, "return self.range and self.digits", "return self.range"),
+        ("digits and no range", CASTS_OF, "old.top << rounded_up <= new.top and", ""),
+        ("no subnormal numbers", CASTS_OF, " and new.smallest <= old.smallest", ""),
+        ("no infinities", CASTS_OF, " and old.special <= new.special", ""),
+        ("numbers that are rounded up", CASTS_OF, "old.top << rounded_up", "old.top"),
+        (
+            "casts by their bits",
+            AWAITING,
+            "if not kept_by(equation).all:",
+            "if jnp.finfo(type_of(equation.outvars[0])).bits < jnp.finfo(type_of(equation.invars[0])).bits:",
+        ),
+        ("lengths that wrap around", "streaming/rewriting.py", "return x if is_wide(dtype) else None", "return x"),
+        (
+            "counts that wrap around",
+            "streaming/rewriting.py",
+            'not equation.params["reverse"] and is_wide(type_of(equation.outvars[0]))\n    return',
+            'not equation.params["reverse"]\n    return',
+        ),
+        ("scores out of range", PARALLEL, "in_range = keeps.range or", "in_range = True or"),
+        ("steep positions", "streaming/rules/elementwise.py", "abs(scale) <= STEEPEST and", ""),
+        ("growth without end", FORMULAS, "len(found) == 1 and abs(found[0]) <= STEEPEST * frames", "len(found) == 1"),
+        ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
+        (
+            "no lengths past ranges",
+            "streaming/comparison.py",
+            "doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)",
+            "pass",
+        ),
+        ("loops as they are written", "streaming/transform.py", "symbolic = by_frames(closed)", "symbolic = closed"),
+        ("rounded operands", "export/rules/products.py", "if rounds else dtype", "if None else dtype"),
+        ("narrow sizes", "onnx/operators/types.py", "return kept(np.int32, dtype).all", "return True"),
+        (
+            "casts through float64",
+            "export/rewrites/moves.py",
+            "kept(dtype_of(x), between).all",
+            'np.can_cast(dtype_of(x), between, "safe")',
+        ),
+    ),
+    *_mutants(
+        "test_stream_attention.py",
+        ("formulas that round", FORMULAS, "return not self.is_quotient and self.fits(dtype)", "return True"),
+        ("formulas that overflow", FORMULAS, "<= np.iinfo(dtype).max))", "< np.inf))"),
+        ("signs of unsigned numbers", FORMULAS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
+        ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
+    ),
+]
+
 #: Mutants that random changes of operators found, and that no test noticed.
 FOUND = [
     *_mutants(
@@ -286,7 +338,8 @@ VERIFICATION = _mutants(
     ),
 )
 
-MUTANTS = [*VERIFICATION, *STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *REWRITTEN, *FOUND]
+MUTANTS = [*VERIFICATION, *STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *REWRITTEN, *CASTS]
+MUTANTS += FOUND
 
 
 def verdict(mutant: Mutant, copy: Path) -> str:

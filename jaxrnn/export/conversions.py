@@ -215,6 +215,8 @@ class _Reader:
 _OPSET = 17
 #: The opset whose convolutions and recurrent layers take bfloat16.
 _BFLOAT16 = 22
+#: Integers that may be positions in time.
+_COUNTS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
 #: State entries that stay float32: float totals exceed the range or the digits of smaller types.
 WIDE_KINDS = frozenset(("total", "remainder", "counter", "base"))
 
@@ -262,7 +264,7 @@ class _Narrowing:
         for node in self.graph:
             moving = [each for each in node.inputs if each is not None and each.const_value is None]
             floats = [each for each in moving if self._is_float(each)]
-            counted = node.op_type == "Cast" and moving and moving[0].dtype in (ir.DataType.INT32, ir.DataType.INT64)
+            counted = node.op_type == "Cast" and moving and moving[0].dtype in _COUNTS
             if counted or (floats and all(each in wide for each in floats)):
                 wide.update(filter(self._is_float, node.outputs))
         return wide

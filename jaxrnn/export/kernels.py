@@ -155,8 +155,3 @@ def changed_types(
         [changed.get(variables[min(index, len(variables) - 1)]) for index in range(count)] for variables, count in pairs
     )
     return of_operands, of_results
-
-
-def holds(wide: np.dtype, narrow: np.dtype) -> bool:
-    """Return True if casting from ``narrow`` to ``wide`` and back is lossless."""
-    return wide.name in _WIDER.get(narrow.name, ())

@@ -14,6 +14,7 @@ from jax.extend.core import Literal
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export import kernels
 from jaxrnn.export.quantized import BLOCKS_SINCE, Quantized
+from jaxrnn.jaxprs.casts import kept
 
 #: Temporary nodes: functions that ONNX lacks, which are written out after the rewrites, and the ends of a graph.
 OWN = frozenset({"Erfc", "Expm1", "Log1p", "Result"})
@@ -212,7 +213,7 @@ class Writer:
                 return x.astype(dtype)
         node = maker_of(x, "Cast")
         source = None if node is None else node.inputs[0]
-        if source is not None and dtype_of(source) == dtype and kernels.holds(dtype_of(x), dtype):
+        if source is not None and dtype_of(source) == dtype and kept(dtype, dtype_of(x)).all:
             return source
         return self.node("Cast", x, dtype=dtype, to=int(ir.DataType.from_numpy(dtype)))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
 
@@ -144,17 +143,6 @@ def running_sum(params: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     rows = np.flip(x, axis) if params["reverse"] else x
     sums = np.cumsum(rows, axis, x.dtype)
     return np.flip(sums, axis) if params["reverse"] else sums
-
-
-def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Cast elements as XLA does: floats become the nearest integer towards 0 in range, and NaN becomes 0."""
-    with np.errstate(all="ignore"):
-        if not (jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer)):
-            return (np.real(x) if dtype.kind != "c" else x).astype(dtype)
-        wide, low, high = np.nan_to_num(x.astype(np.float64), nan=0), jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
-        inside = (wide > low) & (wide < high + 1)  # the float next to int64's largest number is larger
-        result = np.where(inside, wide, 0).astype(dtype)
-        return np.where(inside, result, np.where(wide > 0, np.asarray(high, dtype), np.asarray(low, dtype)))
 
 
 def counted(params: Mapping[str, Any]) -> np.ndarray:

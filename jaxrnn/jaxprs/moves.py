@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jax.extend.core.primitives import convert_element_type_p, jit_p
 
-from jaxrnn.jaxprs.elements import converted
+from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import bind, evaluate, needed, read_by, shape_of, type_of, variables
 from jaxrnn.jaxprs.own import platforms_of
 from jaxrnn.jaxprs.primitives import entry_of, on_elements

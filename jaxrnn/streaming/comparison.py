@@ -29,12 +29,13 @@ from jaxrnn._jax.versions import Scan
 from jaxrnn.answers import Unknown
 from jaxrnn.comparison import Comparison, compare
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.elements import converted
+from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.lengths import Lengths, remedy_of
+from jaxrnn.streaming.ranges import lengths_past_ranges
 from jaxrnn.streaming.rewriting import at_length
 
 #: Known arrays with more elements are compared by their computation.
@@ -88,6 +89,7 @@ class TraceComparison:
         """
         equal = (lengths.zero_of(each) for each in taken)
         doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
+        doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)
         agreed: list[int] = []
         different: list[Difference] = []
         undecided: list[tuple[int, Any]] = []

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.canonical import kept_name
+from jaxrnn.jaxprs.casts import converted, kept
 from jaxrnn.jaxprs.equations import is_key, type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of, numpy_of
 from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, largest_value, out_shape
@@ -47,6 +49,14 @@ class Bounds:
 
 #: Elements that are evaluated to find the bounds of a formula, in about a second.
 _EVALUATED = 1 << 28
+#: The largest number of a frame for which integers of 32 bits must not overflow. A recording that is longer has more
+#: pairs of frames than fit into a gigabyte.
+FARTHEST = 1 << 14
+
+
+def _counts_in(dtype: Any) -> bool:
+    """Return True if a type holds the numbers of all frames."""
+    return is_wide(dtype) or (jnp.issubdtype(dtype, jnp.floating) and kept(np.float32, dtype).all)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +132,16 @@ class Formula:
         if bounds is None or bounds.below is None or bounds.above is None:
             return False
         values = self.rows(bounds.low - 1, bounds.high + 1)
-        return bool(np.all(values.astype(dtype).astype(np.float64) == values))
+        return bool(np.all(converted(values, np.dtype(dtype)).astype(np.float64) == values))
+
+    def is_held_by(self, dtype: np.dtype) -> bool:
+        """Return True if a type holds all values: formulas neither wrap around nor round."""
+        if dtype == np.bool_ or self.needs_length:
+            return True
+        if not _counts_in(dtype):
+            return not self.is_quotient and self.fits(dtype)
+        far = np.array([0, FARTHEST])
+        return dtype.kind == "f" or bool(np.all(np.abs(self.at(far[:, None], far)) <= np.iinfo(dtype).max))
 
     @functools.cached_property
     def bounds(self) -> Bounds | None:
@@ -166,7 +185,7 @@ class _Operation:
     @property
     def holds_all(self) -> bool:
         """True if the type of the result holds the numbers of all frames, unlike smaller and unsigned types."""
-        return self.dtype.kind in "if" and self.dtype.itemsize >= 4
+        return _counts_in(self.dtype)
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -197,9 +216,7 @@ class _Operation:
             "degree": max(each.degree for each in self.terms),
         }
         result = Formula(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**fields, **changed})
-        # Formulas do not wrap around. Wide signed integers hold all numbers of formulas that have bounds.
-        small = self.dtype.kind == "u" or (self.dtype.kind == "i" and self.dtype.itemsize < 4)
-        return None if small and entry_of(self.equation).wraps and not result.fits(self.dtype) else result
+        return result if result.is_held_by(self.dtype) else None
 
 
 #: Rules ``(operation) -> Formula``, keyed by the name of the operation; None if the result has no formula.
@@ -364,6 +381,8 @@ def _shifted(operation: _Operation) -> Formula | None:
     x, bits = operation.terms
     if not isinstance(bits, _Number) or not 0 <= bits.number < 8 * operation.dtype.itemsize - 1:
         return None
+    if operation.dtype.kind != "i":  # the highest bit would be a sign
+        return None
     divided = _Operation(operation.equation, [x, _number(1 << bits.number)])
     return _divided(operator.floordiv, divided, rounds=np.floor)
 
@@ -413,8 +432,8 @@ def with_formula(equation: JaxprEqn, operands: Sequence[Any], results: list[Any]
     return results if formula is None else [results[0].noting(formula=formula)]
 
 
-#: Products with larger numbers are meant to overflow, such as hashes.
-_LARGEST_FACTOR = 2048
+#: Products with larger numbers are meant to overflow, such as hashes, and so are numbers that grow more in a frame.
+_LARGEST_FACTOR, STEEPEST = 2048, 1 << 14
 
 #: Rules ``(equation, operands, growths) -> growth`` for operations that compute new elements.
 _GROWTHS = Rules[Callable[[JaxprEqn, Sequence[Any], Sequence[Fraction | int]], Fraction | int]]()
@@ -442,7 +461,8 @@ def _growth_as_elements(equation: JaxprEqn, _: Sequence[Any], growths: Sequence[
 def _growth_of_product(_: JaxprEqn, operands: Sequence[Any], growths: Sequence[Fraction | int]) -> Fraction | int:
     pairs = zip(growths, reversed(list(map(static_number, operands))), strict=True)
     found = [growth * number for growth, number in pairs if number is not None and abs(number) <= _LARGEST_FACTOR]
-    return found[0] if len(found) == 1 else 0
+    frames = next(value.timeline.per_unit for value in operands if isinstance(value, Chunk))
+    return found[0] if len(found) == 1 and abs(found[0]) <= STEEPEST * frames else 0
 
 
 @_GROWTHS.add("div")

@@ -24,6 +24,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Var
 
+from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import bind, dependents, needed, run, shape_of, type_of, variables
 from jaxrnn.jaxprs.primitives import Rules, entry_of, on_elements
 from jaxrnn.streaming.dimensions import has_symbols, symbolic_axes
@@ -78,8 +79,8 @@ def _before_scaling(step: _Step, value: np.ndarray, dtype: np.dtype) -> np.ndarr
 def _before_casting(step: _Step, value: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
     change = np.negative if entry_of(step.equation).signs else np.asarray
     known = np.real(value) if np.iscomplexobj(value) and dtype.kind != "c" else value
-    candidate = np.asarray(change(known)).astype(dtype)
-    return candidate if _same(np.asarray(change(candidate)).astype(value.dtype), value) else None
+    candidate = converted(np.asarray(change(known)), dtype)
+    return candidate if _same(converted(np.asarray(change(candidate)), value.dtype), value) else None
 
 
 @_BEFORE.add("mul")

@@ -35,6 +35,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import jit_p, pad_p, reshape_p, transpose_p
 
 from jaxrnn.jaxprs.canonical import kept_name
+from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import (
     Atom,
     Domain,
@@ -266,8 +267,16 @@ def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
 
 
 _FORMS.add("dim_as_value")(lambda equation: (_NUMBER, equation.params["dim"]))
-_FORMS.add("convert_element_type")(lambda equation, x: x)
 _FORMS.add("broadcast_in_dim")(lambda equation, x: x if x[0] == _NUMBER else None)
+
+
+@_FORMS.add("convert_element_type")
+def _converted(equation: JaxprEqn, x: Form) -> Form | None:
+    """Cast numbers; only a wide type holds all lengths, and the numbers of all frames."""
+    dtype = type_of(equation.outvars[0])
+    if x[0] == _NUMBER and not jax.export.is_symbolic_dim(x[1]):
+        return _NUMBER, converted(np.asarray(x[1], type_of(equation.invars[0])), dtype)
+    return x if is_wide(dtype) else None
 
 
 @_FORMS.add("add", "sub")
@@ -294,7 +303,8 @@ def _padded(equation: JaxprEqn, x: Form, value: Form) -> Form | None:
 
 @_FORMS.add("cumsum")
 def _summed(equation: JaxprEqn, x: Form) -> Form | None:
-    return (_COUNTED, None) if x[0] == _STARTED and not equation.params["reverse"] else None
+    counts = x[0] == _STARTED and not equation.params["reverse"] and is_wide(type_of(equation.outvars[0]))
+    return (_COUNTED, None) if counts else None
 
 
 def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> tuple[int, int] | None:

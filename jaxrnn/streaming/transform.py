@@ -341,7 +341,8 @@ class _Offline:
         known = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
         with plain_forms():
             with deciding(plan.lengths.is_zero, _length_in(plan.leaves)) as taken:
-                symbolic = trace_over_time(self.function, self.params, inputs)
+                closed, outputs = trace_over_time(self.function, self.params, inputs)
+                symbolic = by_frames(closed), outputs
             TraceComparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.casts import kept
 from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import Timeline, is_symbolic
 from jaxrnn.streaming.reach import Reach, union
@@ -376,7 +377,7 @@ def is_fixed(value: Any) -> bool:
 
 def is_wide(dtype: Any) -> bool:
     """Return True for signed integers of at least 32 bits, which count frames without overflow."""
-    return jnp.issubdtype(dtype, np.signedinteger) and np.dtype(dtype).itemsize >= 4
+    return jnp.issubdtype(dtype, np.signedinteger) and kept(np.int32, dtype).all
 
 
 def is_awaited(value: Any) -> bool:

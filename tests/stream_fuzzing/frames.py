@@ -9,10 +9,13 @@ from __future__ import annotations
 import jax
 from jax.extend.core import InconclusiveDimensionOperation
 
-from stream_fuzzing.vocabulary import SMALL
+from stream_fuzzing.vocabulary import SMALL, TYPES, WHOLE
 from stream_fuzzing.writing import Value, Writer
 
 Line = tuple[str, int] | None
+
+#: Casts to unsigned integers wrap around.
+LARGE = 1 << 32
 
 
 def unary(w: Writer) -> Line:
@@ -31,9 +34,16 @@ def cast(w: Writer) -> Line:
     if v is None:
         return None
     text, most = w.limited(v, in_order=False), max(1, w.most(v))
-    if w.draw.random() < 0.2 and v.dtype != bool:
-        return f"jnp.abs({text}).astype(jnp.uint8)", most
-    return f"{text}.astype({w.draw.choice(['jnp.float32', 'jnp.int32', 'bool', 'jnp.int8'])})", most
+    if w.draw.random() < 0.5:
+        return f"{text}.astype({w.draw.choice(['jnp.float32', 'jnp.int32', 'bool', 'jnp.int8'])})", most
+    return through(w, text, "float32"), LARGE
+
+
+def through(w: Writer, text: str, last: str) -> str:
+    """A value cast to two types of all, and then to one in which all operations exist."""
+    first, second = w.draw.choice(TYPES), w.draw.choice(TYPES)
+    last = w.draw.choice([*WHOLE, last, last])
+    return f"{text}.astype('{first}').astype('{second}').astype('{last}')"
 
 
 def whole(w: Writer) -> Line:

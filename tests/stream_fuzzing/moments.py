@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stream_fuzzing.frames import Line, cut_to, together
-from stream_fuzzing.vocabulary import SMALL
+from stream_fuzzing.frames import LARGE, Line, cut_to, through, together
+from stream_fuzzing.vocabulary import FLOATS, SMALL, TYPES, WHOLE
 from stream_fuzzing.writing import Writer
 
-#: More frames than any recording has, the rate doubled.
-FRAMES = 100
+#: More frames than any recording has, the rate tripled.
+FRAMES = 1000
 
 
 def cut(w: Writer) -> Line:
@@ -179,6 +179,34 @@ def positions(w: Writer) -> Line:
     return w.draw.choice(forms), 2 * FRAMES
 
 
+def casts(w: Writer) -> Line:
+    """Positions, lengths, and values known at the end in other types, which may not hold these."""
+    v = w.pick("f")
+    if v is None:
+        return None
+    k, size = w.draw.choice([1, 2, 3, 100, 127, 200, 257]), f"{v.name}.shape[{v.axis}]"
+    place, kind = f"jnp.arange({size})", w.draw.choice(TYPES)
+    cast = through(w, place, "int32")
+    narrow = f"lax.iota('{w.draw.choice([*WHOLE, *FLOATS])}', {size})"
+    forms = [(cast, LARGE), (f"{narrow}.astype(jnp.float32)", LARGE), (f"{narrow}.astype(jnp.int32) < {k}", 1)]
+    forms += [(f"jnp.abs({cast} - {place}.astype({cast}.dtype)) > {k}", 1), (f"{cast} % 7", 7)]
+    forms += [
+        (f"{cast} {w.draw.choice(['<', '>=', '==', '!='])} {w.draw.choice([k, f'{cast}.dtype.type({k % 128})'])}", 1)
+    ]
+    forms += [(f"jnp.asarray({size}).astype('{kind}').astype(jnp.float32)", LARGE)]
+    forms += [(f"looped({w.limited(v)}, '{kind}')", SMALL)]
+    forms += [(f"lax.argmax({w.limited(v, in_order=False)}, {v.axis}, '{w.draw.choice(WHOLE)}')", LARGE)]
+    if w.draw.random() < 0.5:
+        return w.draw.choice(forms)
+    # Whole numbers that the first type holds, and the differences too.
+    first, factor = w.draw.choice([("float32", 37), ("float16", 12), ("bfloat16", 3)])
+    text = f"({w.limited(v)} * {factor}).astype('{first}')"
+    moved = (
+        f"({text} - {text}.{w.draw.choice(['max', 'min'])}(0)).astype('{w.draw.choice(FLOATS)}').astype(jnp.float32)"
+    )
+    return f"({moved}{w.draw.choice(['', ' ** 2'])}).sum(0)", FRAMES * (2 * 37 * SMALL) ** 2
+
+
 def by_number(w: Writer) -> Line:
     """Frames looked up by numbers that count on."""
     v = w.pick("fi")
@@ -324,6 +352,7 @@ MOMENTS = {
     loops: 6,
     of_two: 6,
     positions: 5,
+    casts: 4,
     by_number: 6,
     written: 5,
     signals: 5,

@@ -17,6 +17,7 @@ from streaming_verifier import POISON
 
 from jaxrnn import StreamError
 from jaxrnn.streaming import Streamed, stream, transform
+from stream_fuzzing.vocabulary import NARROW
 from stream_fuzzing.writing import INPUTS, Program
 
 
@@ -65,10 +66,10 @@ class Cut:
         return self.single + 3 * self.triple
 
 
-def cuts_of(least: int, unit: int, place: int, empty: bool) -> list[Cut]:
+def cuts_of(least: int, unit: int, place: int, empty: bool, long: int = 20) -> list[Cut]:
     """A short recording and a long one, in pulses of one size and of two, and one without frames."""
     cuts = [Cut(0, 0, 0)] if empty else []
-    for total in (least + place % 3, max(20, 5 * unit + 1)):
+    for total in (least + place % 3, max(long, 5 * unit + 1)):
         units = total // unit
         cuts += [Cut(total, units, 0), Cut(total, min(1, units), max(0, units - 1) // 3)]
         cuts += [Cut(total, max(0, units - 2), 0)]
@@ -135,7 +136,8 @@ def run(program: Program) -> Outcome:
         streamed = streamed_of(program)
     except StreamError as error:
         return Outcome("refused", reason_of(error))
-    cuts = cuts_of(program.least, streamed.smallest_pulse, len(program.source), takes_nothing(program, streamed))
+    long = 300 if re.search("|".join(rf"\b{name}\b" for name in NARROW), program.source) else 20
+    cuts = cuts_of(program.least, streamed.smallest_pulse, len(program.source), takes_nothing(program, streamed), long)
     whole = recording(max(cut.total for cut in cuts))
     compiled = jax.jit(everything(program, streamed, cuts)).lower(whole).compile(QUICK)
     offline, singles, tripled, (flushed, counts) = jax.device_get(compiled(whole))

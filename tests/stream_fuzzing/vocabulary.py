@@ -18,12 +18,19 @@ import jaxrnn
 #: Nothing is larger where a line begins; larger values are clipped to it first.
 SMALL = 40
 
+#: The types of casts. Floats of 8 bits only pass: not all operations exist for these.
+WHOLE = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+FLOATS = ("float16", "bfloat16", "float32")
+TYPES = ("bool", *WHOLE, *FLOATS, "float8_e4m3fn", "float8_e5m2")
+#: The types that do not hold the numbers of 300 frames.
+NARROW = ("int8", "uint8", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+
 TABLE = jnp.asarray(np.random.default_rng(0).integers(-4, 5, (7, 2)), jnp.float32)
 
 
 def small(x):
     """Values that another operation may make larger."""
-    return jnp.clip(x, -SMALL, SMALL)
+    return jnp.clip(x, 0 if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else -SMALL, SMALL)
 
 
 def taps(seed, *shape):
@@ -204,6 +211,12 @@ def counted(x):
         return place - 1, small(jnp.where((place >= 0)[:, None], value + x, 2 * value))
 
     return lax.fori_loop(0, 3, body, (jnp.arange(x.shape[0]), x))[1]
+
+
+def looped(x, kind):
+    """The frames up to the length, which a cast may change."""
+    limit = jnp.asarray(x.shape[0]).astype(kind).astype(jnp.int32)
+    return lax.fori_loop(0, limit, lambda i, c: small(c - x[i]), jnp.zeros(x.shape[1:], x.dtype))
 
 
 @jax.jit

@@ -17,6 +17,7 @@ from jaxrnn.export.patterns import Either, Known, Match, Rewrite, Value, attribu
 from jaxrnn.export.reshaping import concatenate, cut_along, reduction, reshape, source_of, transpose
 from jaxrnn.export.rewrites.layers import axes_of
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
+from jaxrnn.jaxprs.casts import kept
 from jaxrnn.onnx.operators import elementwise_operators
 
 X, Y, WHICH, KNOWN = Value("x"), Value("y"), Known("which"), Known("known")
@@ -51,9 +52,9 @@ def _masked(match: Match) -> Operand | None:
 
 
 def _cast_of_cast(match: Match) -> Operand | None:
-    """Merge two casts if the first cast is lossless."""
+    """Merge two casts if the first cast keeps every value."""
     x, between = match["x"], dtype_of(match["first"].outputs[0])
-    if not np.can_cast(dtype_of(x), between, "safe"):
+    if not kept(dtype_of(x), between).all:
         return None
     if dtype_of(x) == match.dtype:
         return x

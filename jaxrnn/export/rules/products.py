@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
@@ -15,6 +16,7 @@ from jaxrnn.export.reshaping import cut, flip, pad, reshape, source_of, transpos
 from jaxrnn.export.rules.elementwise import cast
 from jaxrnn.export.rules.windows import gathered
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
+from jaxrnn.jaxprs.casts import kept
 from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 
@@ -23,20 +25,23 @@ from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 def contract(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write ``[..., rows, contracted] @ [..., contracted, columns]``."""
     (contract_x, contract_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
-    dtype = type_of(equation.outvars[0])
-    writer = lowering.writer
+    dtype, types, writer = type_of(equation.outvars[0]), [dtype_of(x), dtype_of(y)], lowering.writer
+    # Sums of floats in a type that lacks values of the operands are rounded once, at the end.
+    rounds = any(jnp.issubdtype(each, jnp.floating) and not kept(each, dtype).all for each in types)
+    wide = np.dtype(np.float64 if np.float64 in types else np.float32) if rounds else dtype
     rows, columns = free_axes(equation)
     batch = [shape_of(x)[axis] for axis in batch_x]
     inner = math.prod(shape_of(x)[axis] for axis in contract_x)
     of_rows, of_columns = ([shape_of(each)[axis] for axis in axes] for each, axes in ((x, rows), (y, columns)))
-    x, y = (each if dtype_of(each) == dtype else cast(lowering, each, dtype) for each in (x, y))
+    x, y = (each if dtype_of(each) == wide else cast(lowering, each, wide) for each in (x, y))
     left = transpose(writer, x, (*batch_x, *rows, *contract_x))
     right = transpose(writer, y, (*batch_y, *contract_y, *columns))
     # MatMul treats further axes of rows as a batch if the other operand has no batch.
-    kept = of_rows if not batch and of_rows else [math.prod(of_rows)]
-    left = reshape(writer, left, (*batch, *kept, inner))
+    front = [*batch, *(of_rows if not batch and of_rows else [math.prod(of_rows)])]
+    left = reshape(writer, left, (*front, inner))
     right = reshape(writer, right, (*batch, inner, math.prod(of_columns)))
-    product = writer.node("MatMul", left, right, shape=(*batch, *kept, math.prod(of_columns)), dtype=dtype)
+    product = writer.node("MatMul", left, right, shape=(*front, math.prod(of_columns)), dtype=wide)
+    product = product if wide == dtype else cast(lowering, product, dtype)
     return reshape(writer, product, shape_of_atom(equation.outvars[0]))
 
 

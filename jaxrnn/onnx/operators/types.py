@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
+from jaxrnn.jaxprs.casts import converted, kept
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.registry import Movement, Static, Versions, bounded, since
 from jaxrnn.onnx.values import (
@@ -72,9 +73,11 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
             x = settle(symbols.decided(x))
         return x if dtype.kind == "b" else traced(x).astype(dtype)
     if is_symbolic(x):
-        if jnp.issubdtype(dtype, jnp.floating):
-            return symbols.each(lambda item: symbols.Whole(symbols.size_of(item), dtype), x)
-        return symbols.each(symbols.size_of, x) if np.issubdtype(dtype, np.integer) else traced(x).astype(dtype)
+        sizes = symbols.each(symbols.size_of, x)
+        if _hold_sizes(dtype, sizes):
+            is_float = jnp.issubdtype(dtype, jnp.floating)
+            return symbols.each(lambda size: symbols.Whole(size, dtype), sizes) if is_float else sizes
+        x = traced(x)
     if dtype == _E8M0 and dtype_of(x) != _E8M0:
         return _to_power_of_two(x, saturate, round_mode)
     if dtype in _FLOAT8 and dtype_of(x).kind != "b":
@@ -85,14 +88,19 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
         if bit_width(dtype) < 8:
             # A value out of range loses its high bits, as between integers; XLA would clamp.
             return x.astype(np.int32).astype(dtype)
-        if isinstance(x, np.ndarray):
-            # As XLA: clamp to the range, NaN to 0. NumPy defines neither case.
-            info, whole = np.iinfo(dtype), np.trunc(x.astype(np.float64))
-            # float64 cannot represent the largest 64-bit integer, but the power of two above.
-            below, above = whole < float(info.min), whole >= 2.0 ** (info.bits - (info.min < 0))
-            inside = np.where(below | above | np.isnan(whole), 0, whole).astype(dtype)
-            return np.where(below, dtype.type(info.min), np.where(above, dtype.type(info.max), inside))
-    return x.astype(dtype)
+    return converted(x, dtype) if isinstance(x, np.ndarray) else x.astype(dtype)
+
+
+def _hold_sizes(dtype: np.dtype, sizes: np.ndarray) -> bool:
+    """Return True if a type holds these sizes for all lengths; narrow integers wrap around, and narrow floats round."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return kept(np.float32, dtype).all
+    if np.issubdtype(dtype, np.signedinteger):
+        return kept(np.int32, dtype).all
+    counts = (
+        not isinstance(each, symbols.Place) and symbols.less(-1, each, or_equal=False) is True for each in sizes.flat
+    )
+    return kept(np.uint32, dtype).all and all(counts)
 
 
 def written(x: np.ndarray) -> np.ndarray:

@@ -34,6 +34,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.casts import kept_by
 from jaxrnn.jaxprs.equations import free_axes, trace, type_of
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.dimensions import Timeline, constant_value, in_shape, out_shape, symbolic_axes
@@ -131,10 +132,12 @@ def _chunks(x: Awaiting) -> list[Chunk]:
 
 
 @AWAITING_RULES.add(kind="elementwise")
-def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chunk | None:
+def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Deferred | Chunk | None:
     """Apply an operation to each element, or return None if the result is not a product."""
     x = _elementwise(run, equation, operands)
-    if x is None or x.final is not None or any(each and each.final for each in (x.exponent, *x.shifted)):
+    if not isinstance(x, Awaiting):
+        return x
+    if x.final is not None or any(each and each.final for each in (x.exponent, *x.shifted)):
         return x
     # All final values have cancelled.
     weight = x.exponent and x.exponent.stream and run.same(x.exponent.stream, jnp.exp(x.exponent.stream.array))
@@ -149,7 +152,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Awaiting | Chu
 _PRODUCTS = Rules()
 
 
-def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Awaiting | None:
+def _elementwise(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Deferred | None:
     dtype = type_of(equation.outvars[0])
     if not jnp.issubdtype(dtype, jnp.floating) or not all(
         jnp.issubdtype(type_of(atom), jnp.floating) for atom in equation.invars
@@ -180,10 +183,16 @@ _PRODUCTS.add("neg")(lambda run, equation, constants, x: _scaled(run, x, -1))
 
 
 @_PRODUCTS.add("convert_element_type", "stop_gradient")
-def _cast(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Awaiting | None:
-    before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
-    if jnp.finfo(after).bits < jnp.finfo(before).bits:
-        return None
+def _cast(run: Pass, equation: JaxprEqn, constants: Sequence[Any], x: Awaiting) -> Deferred:
+    if not kept_by(equation).all:  # a factor may overflow, or lose digits, where the product does not
+        before, after = (type_of(atom).name for atom in (equation.invars[0], equation.outvars[0]))
+        return Deferred(
+            run.refusal(
+                f"it rounds frames to {after}, which lacks values of {before}, and a value that is known only when the "
+                "stream has ended is a part of each frame",
+                f"cast the frames to {after} before, or sum in {before} and cast the sum",
+            )
+        )
     return x.each(lambda chunk: run.same(chunk, run.bind(equation, [chunk.array])[0]))
 
 

@@ -30,7 +30,7 @@ from jaxrnn.streaming.dimensions import (
     symbolic_axes,
     value_of,
 )
-from jaxrnn.streaming.formulas import Formula
+from jaxrnn.streaming.formulas import STEEPEST, Formula
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
@@ -49,7 +49,7 @@ from jaxrnn.streaming.values import (
     static_integer,
 )
 
-#: The largest scale and offset of integers that count frames (`Numbers.affine`).
+#: The largest offset of integers that count frames (`Numbers.affine`).
 SMALL = 1 << 20
 
 
@@ -57,7 +57,7 @@ SMALL = 1 << 20
 def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream an elementwise operation."""
     entry = entry_of(equation)
-    operands = _with_frames(run, [_constant_length(equation, value) for value in operands])
+    operands = _with_frames(run, _constant_lengths(equation, operands))
     known = against_the_length(run, equation, operands)
     if known is not None:
         return [known]
@@ -91,7 +91,7 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 @RULES.add("select_n", takes=(Deferred,))
 def select(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Stream a selection; if all frames take the same case, the result is this case."""
-    which, *cases = _with_frames(run, [_constant_length(equation, value) for value in operands])
+    which, *cases = _with_frames(run, _constant_lengths(equation, operands))
     case = chosen(which, cases)
     unusable = next((value for value in (which, *cases) if isinstance(value, Deferred)), None)
     if case is not None or unusable is not None:
@@ -102,7 +102,7 @@ def select(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 @RULES.add("div", "rem")
 def divide(run: Pass, equation: JaxprEqn, x: Any, divisor: Any) -> list[Any]:
     """Stream a division or a remainder. A lap is a multiple of static divisors, so that remainders stay right."""
-    divisor = _constant_length(equation, divisor)
+    x, divisor = _constant_lengths(equation, [x, divisor])
     if isinstance(x, Chunk) and is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
         for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
             run.found.laps.note(number // math.gcd(number, x.timeline.per_unit))
@@ -271,13 +271,15 @@ def unknown_yet(run: Pass) -> StreamError:
     )
 
 
-def _constant_length(equation: JaxprEqn, value: Any) -> Any:
+def _constant_lengths(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """Replace a length by a number if the length is constant for all recordings in which the result has frames."""
-    if not is_length(value) or np.size(value) != 1:
-        return value
-    (size,) = (size for size in out_shape(equation) if is_symbolic(size))
-    number = constant_value(value.reshape(-1)[0], size)
-    return value if number is None else np.full(np.shape(value), number, type_of(equation.outvars[0]))
+    size = next(filter(is_symbolic, out_shape(equation)))
+
+    def of(value: Any, atom: Any) -> Any:
+        number = constant_value(value.flat[0], size) if is_length(value) and np.size(value) == 1 else None
+        return value if number is None else np.full(np.shape(value), number, type_of(atom))
+
+    return list(map(of, operands, equation.invars))
 
 
 #: Rules ``(equation, operands) -> scale and offsets`` of results that count frames, or None.
@@ -364,7 +366,7 @@ def _logic_count(equation: JaxprEqn, operands: Sequence[Any]) -> Affine | None:
 
 def _is_small(scale: int, offsets: np.ndarray) -> bool:
     """Return True if numbers of frames do not overflow in 32 bits, in recordings of a usual length."""
-    return abs(scale) <= SMALL and bool(np.all((offsets <= SMALL) & (offsets >= -SMALL)))
+    return abs(scale) <= STEEPEST and bool(np.all((offsets <= SMALL) & (offsets >= -SMALL)))
 
 
 def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from jaxrnn._jax.context import lowest
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of, on_elements
 from jaxrnn.streaming.values import Low, Outside, static_number
@@ -88,7 +89,7 @@ def _cast_outside(equation: JaxprEqn, x: Outside) -> Outside:
     if _is_number(x):
         is_kept = "mantissa_bits" not in equation.params or x in (0, math.inf, -math.inf)
         return _computed(np.asarray, equation, [x]) if is_kept else None
-    return x if _is_floating(equation) else None
+    return x if _is_floating(equation) and lowest(type_of(equation.outvars[0])) == -math.inf else None
 
 
 @_OUTSIDE.add("integer_pow")

@@ -35,11 +35,12 @@ from jax import lax
 from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs.casts import kept_by
 from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
-from jaxrnn.streaming.formulas import Formula
+from jaxrnn.streaming.formulas import FARTHEST, Formula
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, Pairs, along, is_length
@@ -345,10 +346,19 @@ def _stop_gradient(equation: JaxprEqn, queries: int, x: Score) -> Score:
 @_ARITHMETIC.add("convert_element_type", "reduce_precision")
 def _cast(equation: JaxprEqn, queries: int, x: Score) -> Score:
     """Cast a sum or product. The parts are not rounded: the error of each part would be as large as of the sum."""
-    before, after = type_of(equation.invars[0]), type_of(equation.outvars[0])
-    if not _is_float(after) and not np.can_cast(before, after):
-        raise InseparableError(f"{_described(equation)} rounds or wraps the sum of a query part and a key part")
+    after, keeps = type_of(equation.outvars[0]), kept_by(equation)
+    in_range = keeps.range or (_is_float(after) and _farthest(x) < jnp.finfo(after).max)
+    if not in_range or not (keeps.digits or _is_float(after)):
+        loss = "rounds, wraps or overflows the sum of a query part and a key part"
+        raise InseparableError(f"{_described(equation)} {loss}")
     return x.map(lambda array: jnp.asarray(array, carried_as("sum", after)))
+
+
+def _farthest(x: Score) -> float:
+    """Return the largest number that follows from the distance of two frames; infinity for other numbers."""
+    if not isinstance(x, ScoreTerm) or not x.counted or not isinstance(x.since, np.ndarray):
+        return math.inf
+    return abs(float(x.query.flat[0])) + abs(float(x.since.flat[0])) * FARTHEST
 
 
 def _exponential(x: ScoreTerm, factor: Any) -> ScoreProduct:
