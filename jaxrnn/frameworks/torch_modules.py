@@ -26,9 +26,9 @@ from jaxrnn.frameworks.agreement import (
     resized,
     sizes_of,
 )
+from jaxrnn.frameworks.held import Held
 from jaxrnn.frameworks.torch_weights import (
     array_of,
-    changes_of,
     entries_of,
     having,
     tensor_of,
@@ -122,8 +122,8 @@ def from_torch(
         raise InputError(f"{type(module).__name__} has lazy parameters without a shape; call the module once before")
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
-    with unchanged(module):
-        call = _Call(module, example)
+    with unchanged(module) as held:
+        call = _Call(module, example, held)
         call.check_no_state()
         axes = _axes(call.arrays, time, batch)
         call = call.enlarged(axes)
@@ -135,6 +135,7 @@ def from_torch(
             if kind == "compiled" and not re.search(_FIXED, failures[0]):
                 continue
             try:
+                call.renew()
                 proto = _exporter(kind, call, axes, names)()
                 state_weights(proto, weights)
                 declare_shapes(proto, shapes)
@@ -184,9 +185,12 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
     expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
     arrays = check_weights(params, expected, type(module).__name__, model)
     if model is not None:
-        with unchanged(module):
+        with unchanged(module) as held:
             check_after(
-                model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs, arrays), "PyTorch"
+                model,
+                params,
+                lambda inputs: _Call(module, _tensors(module, inputs), held).run(inputs, arrays),
+                "PyTorch",
             )
     with torch.no_grad():
         for name, array in arrays.items():
@@ -194,9 +198,12 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
 
 
 class _Call:
-    """A module with example arguments, as a function of a dict of arrays."""
+    """A module with example arguments, as a function of a dict of arrays.
 
-    def __init__(self, module: torch.nn.Module, example: Tensors):
+    Each run and each export starts from what the module held at first, so that no run reads what another has cached.
+    """
+
+    def __init__(self, module: torch.nn.Module, example: Tensors, held: Held):
         import torch
 
         by_name = isinstance(example, Mapping)
@@ -206,7 +213,8 @@ class _Call:
         names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
         self.arguments = {name: value.detach().clone() for name, value in zip(names, values, strict=True)}
         self.arrays = {name: array_of(value).copy() for name, value in self.arguments.items()}
-        self.module, self.by_name = module, by_name
+        self.module, self.by_name, self.held = module, by_name, held
+        self.renew()
         result = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or `*arguments`, or returns a dict.
@@ -218,17 +226,28 @@ class _Call:
 
     def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
         """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
+        self.renew()
+        return self.run_again(arrays, weights)
+
+    def run_again(
+        self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> list[Any]:
+        """Run the module with what earlier runs have left."""
         moved = [tensor_of(arrays[name]).to(old.device) for name, old in self.arguments.items()]
         with having(self.module, weights):
             return [array_of(value).copy() for value in _leaves(self._result(moved))]
 
+    def renew(self) -> None:
+        """Give the module what it held at first."""
+        self.held.restore()
+        self.module.eval()
+
     def check_no_state(self) -> None:
         """Refuse a module whose outputs depend on earlier calls."""
         self.run(self.arrays)  # the first run may fill caches
-        changes = changes_of(self.module)
-        if repeats(self.run, self.arrays):
+        if repeats(self.run_again, self.arrays):
             return
-        changed = changes()
+        changed = self.held.changes()
         what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers"
         raise InputError(
             f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
@@ -244,7 +263,7 @@ class _Call:
         arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
         tensors = {name: tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()}
         try:
-            return _Call(self.module, tensors if self.by_name else [*tensors.values()])
+            return _Call(self.module, tensors if self.by_name else [*tensors.values()], self.held)
         except Exception:  # modules refuse sizes with errors of any type
             return self
 
