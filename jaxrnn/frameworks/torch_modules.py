@@ -141,7 +141,7 @@ def from_torch(
                 declare_shapes(proto, shapes)
                 model, plain = load(proto, **options), load(proto, **given)
                 _check_open(plain, axes)
-                checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", shortest)
+                checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", held, shortest)
                 constants = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
                 check_stream(plain, call.run, call.arrays, axes, "PyTorch", checked.shortest)
             except (InputError, ModelError) as error:
