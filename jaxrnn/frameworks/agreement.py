@@ -148,7 +148,9 @@ def check_agreement(
             f"with {_listed(failed[0].sizes)}, {framework} runs and the file fails: {failed[0].failure}{runs}"
         ) from failed[0].failure
     if wrong:
-        raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
+        raise ModelError(
+            f"the file differs from {framework}: {_described(wrong, len(found))}{_cause(held.changes(), framework)}"
+        )
     limit = ""
     for sizes in _longer(start, held, lambda sizes: _runs(run, resized(example, axes, sizes))):
         if (case := at(sizes, positions=max(sizes.values()))) is None:
@@ -349,12 +351,13 @@ def _runs(run: Run, inputs: Arrays) -> bool:
 
 
 def _cause(filled: Sequence[str], framework: str) -> str:
-    """Return advice about caches that a run has filled."""
-    advice = "export a module that was not called before, or compute the values in each call"
-    if filled:
-        names = ", ".join(map(repr, filled[:8]))
-        return f"\n{framework} fills {names} in a call, and the file keeps what an earlier call has left there: {advice}"
-    return f"\nif {framework} computes a table once for many calls, the file keeps this table: {advice}"
+    """Return advice about caches that a run has filled; empty if there are none."""
+    if not filled:
+        return ""
+    return (
+        f"\n{framework} changes {', '.join(map(repr, filled[:8]))} in a call, and the file may keep what an earlier call "
+        "has left there: export a module that was not called before, or compute the values in each call"
+    )
 
 
 def _described(wrong: Sequence[Agreement], total: int) -> str:

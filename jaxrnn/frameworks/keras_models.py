@@ -263,6 +263,7 @@ class _PureNetwork:
         for example in examples:
             try:
                 self._check_sizes(example)
+                self.held.restore()
                 outputs, updated = self._call(list(example.values()), [])
             except Exception as error:  # networks refuse sizes with errors of any type
                 problem = problem or f"{type(error).__name__}: {_reason(error)}"
@@ -290,6 +291,7 @@ class _PureNetwork:
 
     def run(self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})) -> list[np.ndarray]:
         """Return outputs and next states for dicts of inputs and states, with other weights if given."""
+        self._check_sizes(inputs)  # calls layers, too
         self.held.restore()
         return self.run_again(inputs, weights)
 
@@ -299,7 +301,6 @@ class _PureNetwork:
         """Run the network with what earlier runs have left."""
         import keras
 
-        self._check_sizes(inputs)
         values = [(self.states[name], inputs[name]) for name in self.states]
         values += [(self.weights[name], array) for name, array in weights.items()]
         outputs, _ = self._call([inputs[name] for name in self.inputs], values)
