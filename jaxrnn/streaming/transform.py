@@ -129,8 +129,9 @@ def _stream(
     lengths, past = Lengths(constraints), _checked_past(past)
     if compares and not is_observed():  # those who observe see the work of a new plan
         offline.known = _plans_of(function)
-    # The types are the types during this call, not the types when the result is called.
-    with types.in_force(), explained(), without_collector():
+    # The types are the types during this call, not the types when the result is called. Without programs, a loop over
+    # frames would run as Python, and need a number of frames.
+    with types.in_force(), explained(), without_collector(), jax.disable_jit(False):
         plan = offline.planned(lengths, past)
         if compares and all(plan is not each.plan for each in offline.known):
             offline.compare(plan)
@@ -334,8 +335,7 @@ class _Offline:
         inputs = jax.tree.unflatten(self.structure, [leaf.struct for leaf in plan.leaves])
 
         def at(length: int) -> Any:
-            with jax.disable_jit(False):
-                return trace(self.function, self.params, self._example_of(length * self.multiple))
+            return trace(self.function, self.params, self._example_of(length * self.multiple))
 
         leaves = jax.tree.leaves(self.params)
         known = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
@@ -474,9 +474,7 @@ def trace_over_time(function: Callable[..., Any], params: Any, inputs: Any) -> t
     of jaxrnn pass through, except for `NodeError`.
     """
     try:
-        # A loop over frames that runs as Python would need a number of frames.
-        with jax.disable_jit(False):
-            return trace(function, params, inputs)
+        return trace(function, params, inputs)
     except JaxrnnError as error:
         if type(error) is not NodeError:
             raise
