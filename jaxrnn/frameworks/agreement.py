@@ -17,16 +17,16 @@ import numpy as np
 import onnx
 
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
-from jaxrnn.frameworks.held import Held
+from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.onnx.tensors import graphs_below, tensors_of
 from jaxrnn.verification.comparison import STEPS, Comparison, agree, compare, tolerances
 from jaxrnn.verification.inside import precisions
 
 Arrays = Mapping[str, np.ndarray]
-#: The larger multiple of the length of the example that is compared (5 times is the smaller), and the length up to which
-#: this multiple, and all lengths at which a module may fill a cache, are compared.
-_LONGER, _LONG = 17, 4096
+#: The multiples of the length of the example that are compared; the second only if the length is at most `_LONG`. Runs
+#: of a module up to twice `_LONG` show if the module fills a cache there.
+_LONGER, _LONG = (5, 17), 4096
 #: Axis and name of the open dimensions of each input.
 Axes = Mapping[str, Mapping[int, str]]
 #: Runs the module on a dict of inputs, and returns the outputs in order.
@@ -318,10 +318,12 @@ def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:
     return [start, *(dict(sizes) for sizes in sorted(unique - {tuple(start.items())}))]
 
 
-def _longer(start: Mapping[str, int], held: Held, runs: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
-    """Yield longer sizes, and sizes at which a run changes what the module holds, such as a cache from earlier calls.
+def _longer(
+    start: Mapping[str, int], held: Held, runs: Callable[[Mapping[str, int]], bool]
+) -> Iterator[dict[str, int]]:
+    """Yield longer sizes, and sizes at which a run changes what the module holds.
 
-    A cache ends at a number or a size that the module holds, or anywhere below the largest length.
+    A cache that earlier calls have filled ends at a number or a size that the module holds, or somewhere below `_LONG`.
     """
     symbols = start.keys() - {"batch"}
     if not symbols:
@@ -331,11 +333,9 @@ def _longer(start: Mapping[str, int], held: Held, runs: Callable[[Mapping[str, i
     def of(times: Fraction | int) -> dict[str, int]:
         return {name: int(size * times) if name in symbols else 1 for name, size in start.items()}
 
-    done = 5 * longest
-    yield of(5)
-    if _LONGER * longest <= _LONG:
-        done = _LONGER * longest
-        yield of(_LONGER)
+    multiples = [times for times in _LONGER if times == _LONGER[0] or times * longest <= _LONG]
+    yield from map(of, multiples)
+    done = multiples[-1] * longest
     for length in sorted({_LONG, *(size + 1 for size in held.sizes() if size < 2 * _LONG)}):
         sizes = of(Fraction(length, longest))
         if length > done and runs(sizes) and held.changes():
@@ -355,8 +355,8 @@ def _cause(filled: Sequence[str], framework: str) -> str:
     if not filled:
         return ""
     return (
-        f"\n{framework} changes {', '.join(map(repr, filled[:8]))} in a call, and the file may keep what an earlier call "
-        "has left there: export a module that was not called before, or compute the values in each call"
+        f"\n{framework} changes {', '.join(map(repr, filled[:8]))} in a call, and the file may keep what an earlier "
+        "call has left there: export a module that was not called before, or compute the values in each call"
     )
 
 

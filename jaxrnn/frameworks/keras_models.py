@@ -16,7 +16,6 @@ import onnx
 
 from jaxrnn.errors import InputError, ModelError, StateError, optional_package
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
-from jaxrnn.frameworks.held import Held
 from jaxrnn.frameworks.keras_complex import write_real_forms
 from jaxrnn.frameworks.keras_layers import exportable
 from jaxrnn.frameworks.weights import (
@@ -29,6 +28,7 @@ from jaxrnn.frameworks.weights import (
     rename_values,
     state_weights,
 )
+from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.tensors import graphs_below
@@ -226,8 +226,9 @@ def _plain(name: str) -> str:
 class _PureNetwork:
     """A Keras model as a pure function of inputs, states and weights.
 
-    Each run starts from what the layers held at first, so that no run reads what another has cached. All runs are in a `keras.StatelessScope`, so they never change the variables of the network. States are the
-    variables that a run would change, such as the states of a layer with ``stateful=True``.
+    Each run starts from what the layers held at first, so that no run reads what another has cached. All runs are in a
+    `keras.StatelessScope`, so they never change the variables of the network. States are the variables that a run
+    would change, such as the states of a layer with ``stateful=True``.
     """
 
     def __init__(self, network: keras.Model, held: Held, example: Any = None):

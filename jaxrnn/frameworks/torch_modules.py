@@ -26,7 +26,6 @@ from jaxrnn.frameworks.agreement import (
     resized,
     sizes_of,
 )
-from jaxrnn.frameworks.held import Held
 from jaxrnn.frameworks.torch_weights import (
     array_of,
     entries_of,
@@ -43,6 +42,7 @@ from jaxrnn.frameworks.weights import (
     rename_values,
     state_weights,
 )
+from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 

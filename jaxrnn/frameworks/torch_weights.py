@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from jaxrnn.frameworks.held import Held
 from jaxrnn.frameworks.weights import quiet
+from jaxrnn.jaxprs.held import Held
 
 if TYPE_CHECKING:
     import torch

@@ -1,21 +1,24 @@
-"""What a module holds between calls: attributes, containers, arrays, global variables and closures.
+"""What a function or module holds between calls: attributes, containers, arrays, global variables and closures.
 
-A call of a module can fill a cache: a table of positions in a buffer, an attribute, a dict, or a global variable. An
-exporter writes a filled cache as a constant, although the module would fill the cache again for a longer recording.
-So all that the code of a module can reach is put back before each run and each export.
+A call can fill a cache: a table of positions in a buffer, an attribute, a dict, or a global variable. An exporter
+writes a filled cache as a constant, although the module would fill the cache again for a longer recording, and a trace
+leaves tracers that no later call can use. So all that the code can reach is put back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
+from jax.core import Tracer
 
 #: Kinds of containers, each before its base.
 _CONTAINERS = OrderedDict, dict, list, set, deque
@@ -74,18 +77,24 @@ class _Kept(NamedTuple):
 
 
 class Held:
-    """All that a module can reach and change, as it was at the time of the construction.
+    """All that a function or module can reach and change, as it was at the time of the construction.
 
     Args:
-        roots: modules and arrays, with their names.
+        roots: functions, modules and arrays, with their names.
         owners: classes of modules, whose attributes are read also if a library defines the class.
         arrays: the types of arrays of the framework.
     """
 
-    def __init__(self, roots: Mapping[str, Any], owners: tuple[type, ...], arrays: Mapping[type, Arrays]):
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        owners: tuple[type, ...] = (),
+        arrays: Mapping[type, Arrays] = types.MappingProxyType({}),
+    ):
         self._owners, self._arrays = owners, {**arrays, np.ndarray: _Numpy()}
         self._seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object has the same number
         self._kept: list[_Kept] = []
+        self._cached: list[Any] = []
         pending = deque(roots.items())
         while pending:
             path, thing = pending.popleft()
@@ -98,6 +107,16 @@ class Held:
         for kept in self._kept:
             if self._changes(kept):
                 self._write(kept)
+
+    def drop_traces(self) -> None:
+        """Put everything back if a trace has left tracers or symbolic sizes; empty functions' caches with tracers."""
+        now = (value for kept in self._kept if self._changes(kept) for value in _values(_now(kept)))
+        if any(_is_of_trace(each) for each in now):
+            self.restore()
+        for cached in self._cached:
+            results = (each for thing in gc.get_referents(cached) for each in _values(thing))
+            if any(_is_of_trace(each) for each in results):
+                cached.cache_clear()
 
     def changes(self) -> list[str]:
         """Return the names of attributes, entries, arrays and variables that have changed."""
@@ -132,6 +151,8 @@ class Held:
         elif isinstance(thing, functools.partial):
             yield from ((path, thing.func), (path, thing.args), (path, thing.keywords))
         elif isinstance(thing, (staticmethod, classmethod, property, _CACHED)):
+            if isinstance(thing, _CACHED):
+                self._cached.append(thing)
             yield path, thing.fget if isinstance(thing, property) else thing.__wrapped__
         elif isinstance(thing, type):
             if not _is_of_library(thing.__module__):
@@ -154,10 +175,15 @@ class Held:
         """Keep the variables outside of a function that its code names."""
         if _is_of_library(function.__module__):
             return
-        known = function.__globals__
-        contents = {name: known[name] for name in _names_in(function.__code__) if name in known}
-        contents = {name: value for name, value in contents.items() if not isinstance(value, types.ModuleType)}
-        yield from self._entries(str(function.__module__), known, "globals", contents)
+        names = _names_in(function.__code__)
+        scopes = {function.__module__: function.__globals__}
+        for each in (function.__globals__.get(name) for name in names):
+            if isinstance(each, types.ModuleType) and not _is_of_library(each.__name__):
+                scopes[each.__name__] = vars(each)
+        for path, known in scopes.items():
+            contents = {name: known[name] for name in names if name in known}
+            contents = {name: value for name, value in contents.items() if not isinstance(value, types.ModuleType)}
+            yield from self._entries(str(path), known, "globals", contents)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # an empty cell
                 yield from self._entries(function.__qualname__, cell, "cell", {name: cell.cell_contents})
@@ -204,6 +230,8 @@ class Held:
 def _now(kept: _Kept) -> Any:
     """Return the present contents of an object, in the form in which they were kept."""
     _, thing, contents, kind = kept
+    if not isinstance(kind, (str, type)):
+        return ()
     if kind == "cell":
         with contextlib.suppress(ValueError):
             return dict.fromkeys(contents, thing.cell_contents)
@@ -211,6 +239,20 @@ def _now(kept: _Kept) -> Any:
     if kind == "globals":
         return {name: thing[name] for name in contents if name in thing}
     return dict(vars(thing)) if kind == "class" else dict(thing) if isinstance(contents, dict) else _copied(thing)
+
+
+def _values(thing: Any) -> Any:
+    """Return the elements of a container, or the object in a tuple."""
+    return thing.values() if isinstance(thing, dict) else thing if isinstance(thing, (list, tuple, set)) else (thing,)
+
+
+def _is_of_trace(value: Any) -> bool:
+    """Return True for a tracer, a symbolic size, or a pytree with one."""
+    try:
+        leaves = jax.tree.leaves(value)
+    except Exception:  # keys without an order, or a class with a broken rule
+        return False
+    return any(isinstance(leaf, Tracer) or jax.export.is_symbolic_dim(leaf) for leaf in leaves)
 
 
 def _container(thing: Any) -> Any:
