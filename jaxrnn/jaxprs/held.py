@@ -158,7 +158,7 @@ class Held:
             if not _is_of_library(thing.__module__):
                 yield from self._entries(thing.__qualname__, thing, "class", dict(vars(thing)))
                 yield from ((path, each) for each in thing.__bases__)
-        elif isinstance(thing, self._owners) or not _is_of_library(type(thing).__module__):
+        elif isinstance(thing, (types.SimpleNamespace, *self._owners)) or not _is_of_library(type(thing).__module__):
             attributes = getattr(thing, "__dict__", None)
             if type(attributes) is dict:
                 yield path, attributes
