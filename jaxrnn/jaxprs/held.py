@@ -25,7 +25,9 @@ _CONTAINERS = OrderedDict, dict, list, set, deque
 #: The type of functions with `functools.cache`.
 _CACHED = type(functools.cache(len))
 #: Packages whose classes and functions hold no cache of a module.
-_LIBRARIES = frozenset({"torch", "keras", "tensorflow", "numpy", "jax", "jaxlib", "ml_dtypes", "jaxrnn"})
+_LIBRARIES = frozenset(
+    "absl chex equinox flax haiku jax jaxlib jaxrnn jaxtyping keras ml_dtypes numpy optax tensorflow torch treescope".split()
+)
 #: Dicts of PyTorch, which the name of a tensor leaves out.
 _INNER = ("_buffers", "_parameters", "_modules")
 
