@@ -82,9 +82,10 @@ def from_torch(
 
     The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` contains the
     float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
-    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1, and for other
-    weights, and so must its stream over time, unless `Model.stream` refuses the model. Sizes that the module does not
-    support are skipped.
+    module at the sizes of the example, at twice, 5 and 17 times these sizes, at these sizes plus 1, and at size 1, and
+    for other weights, and so must its stream over time, unless `Model.stream` refuses the model. Sizes that the module
+    does not support are skipped. Each run and each export starts from what the module holds now, such as the tables
+    that earlier calls have filled.
 
     Example::
 

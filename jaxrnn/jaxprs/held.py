@@ -26,7 +26,8 @@ _CONTAINERS = OrderedDict, dict, list, set, deque
 _CACHED = type(functools.cache(len))
 #: Packages whose classes and functions hold no cache of a module.
 _LIBRARIES = frozenset(
-    "absl chex equinox flax haiku jax jaxlib jaxrnn jaxtyping keras ml_dtypes numpy optax tensorflow torch treescope".split()
+    {"absl", "equinox", "flax", "haiku", "jax", "jaxlib", "jaxrnn", "jaxtyping", "keras", "ml_dtypes", "numpy", "optax"}
+    | {"tensorflow", "torch", "treescope"}
 )
 #: Dicts of PyTorch, which the name of a tensor leaves out.
 _INNER = ("_buffers", "_parameters", "_modules")
@@ -112,18 +113,20 @@ class Held:
 
     def drop_traces(self) -> None:
         """Put everything back if a trace has left tracers or symbolic sizes; empty functions' caches with tracers."""
-        now = (value for kept in self._kept if self._changes(kept) for value in _values(_now(kept)))
-        if any(_is_of_trace(each) for each in now):
+        if any(_is_of_trace(value) for kept in self._kept for value in self._changes(kept).values()):
             self.restore()
         for cached in self._cached:
-            results = (each for thing in gc.get_referents(cached) for each in _values(thing))
-            if any(_is_of_trace(each) for each in results):
+            things = gc.get_referents(cached)  # the results, or a dict of the results
+            if any(_is_of_trace(list(each.values()) if isinstance(each, dict) else each) for each in things):
                 cached.cache_clear()
 
     def changes(self) -> list[str]:
-        """Return the names of attributes, entries, arrays and variables that have changed."""
-        names = (name for kept in self._kept for name in self._changes(kept))
-        return list(dict.fromkeys(name for name in names if name.rpartition(".")[2] != "training"))
+        """Return the names of attributes, entries, arrays and variables that changed, other than to a flag or None.
+
+        A flag belongs to a table or, as in Keras, to the calls of a layer.
+        """
+        changed = (each for kept in self._kept for each in self._changes(kept).items())
+        return list(dict.fromkeys(name for name, value in changed if value is not None and not isinstance(value, bool)))
 
     def sizes(self) -> set[int]:
         """Return the whole numbers and the sizes of arrays, which may say how far a cache is filled."""
@@ -192,23 +195,23 @@ class Held:
         yield from ((function.__qualname__, each) for each in (function.__defaults__, function.__kwdefaults__))
         yield function.__qualname__, getattr(function, "__wrapped__", None)
 
-    def _changes(self, kept: _Kept) -> list[str]:
-        """Return the names of the changed parts of an object."""
+    def _changes(self, kept: _Kept) -> dict[str, Any]:
+        """Return the changed parts of an object, by name."""
         path, thing, contents, kind = kept
         if not isinstance(kind, (str, type)):
-            return [path] if kind.differs(thing, contents) else []
+            return {path: thing} if kind.differs(thing, contents) else {}
         now = _now(kept)
         if isinstance(contents, dict):
-            missing = object()
-            return [
-                _named(path, key)
-                for key in {**contents, **now}
+            keys, missing = {**contents, **now}, object()
+            return {
+                _named(path, key): now.get(key)
+                for key in keys
                 if contents.get(key, missing) is not now.get(key, missing)
-            ]
+            }
         same = len(now) == len(contents) and (
             now == contents if isinstance(contents, set) else all(a is b for a, b in zip(now, contents, strict=True))
         )
-        return [] if same else [path]
+        return {} if same else {path: now}
 
     def _write(self, kept: _Kept) -> None:
         _, thing, contents, kind = kept
@@ -232,8 +235,6 @@ class Held:
 def _now(kept: _Kept) -> Any:
     """Return the present contents of an object, in the form in which they were kept."""
     _, thing, contents, kind = kept
-    if not isinstance(kind, (str, type)):
-        return ()
     if kind == "cell":
         with contextlib.suppress(ValueError):
             return dict.fromkeys(contents, thing.cell_contents)
@@ -241,11 +242,6 @@ def _now(kept: _Kept) -> Any:
     if kind == "globals":
         return {name: thing[name] for name in contents if name in thing}
     return dict(vars(thing)) if kind == "class" else dict(thing) if isinstance(contents, dict) else _copied(thing)
-
-
-def _values(thing: Any) -> Any:
-    """Return the elements of a container, or the object in a tuple."""
-    return thing.values() if isinstance(thing, dict) else thing if isinstance(thing, (list, tuple, set)) else (thing,)
 
 
 def _is_of_trace(value: Any) -> bool:
