@@ -1,8 +1,11 @@
 """Modules of PyTorch and Keras: imported, trained and put back."""
 
+import functools
+import itertools
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -405,6 +408,7 @@ def test_torch_modules_are_unchanged(torch):
             self.gru, self.norm = torch.nn.GRU(4, 4, batch_first=True), torch.nn.BatchNorm1d(4)
             self.register_buffer("count", torch.zeros(()))
             self.carries, self.fails, self.h, self.calls, self.cache = carries, fails, None, [], {}
+            self.ticks = itertools.count(1)  # an iterator cannot be put back
             self.norm.eval()
             self.gru.weight_ih_l0.requires_grad_(False)
 
@@ -412,7 +416,7 @@ def test_torch_modules_are_unchanged(torch):
             self.calls.append(x.shape)
             self.cache["frames"], self.new = x.shape[1], True
             self.count.add_(1)
-            if len(self.calls) == self.fails:
+            if next(self.ticks) == self.fails:
                 raise KeyboardInterrupt("stopped")
             y, h = self.gru(x, self.h)
             self.h = h if self.carries else None
@@ -433,6 +437,86 @@ def test_torch_modules_are_unchanged(torch):
         assert all_of(module) == before
         assert torch.equal(given, x)
         assert torch.equal(random, torch.random.get_rng_state())
+
+
+def table(torch, frames):
+    """Positions as sines, which a module would compute once for many calls."""
+    return torch.sin(torch.arange(frames)[:, None] * torch.arange(1, 5))
+
+
+POSITIONS = {}
+
+
+def caching_modules(torch):
+    """Return modules that keep a table of positions, and fill it where a recording is longer than the table."""
+
+    class Positions(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rate, self.helper, self.count = torch.nn.Linear(4, 4), types.SimpleNamespace(known={}), 0
+            self.register_buffer("rows", torch.zeros(6000, 4), persistent=False)
+            self.register_buffer("grown", None, persistent=False)
+
+        def forward(self, x):
+            return self.rate(x) + self.positions(x.shape[1])
+
+    class InPlace(Positions):
+        def positions(self, frames):
+            if frames > self.count:
+                self.rows[:frames], self.count = table(torch, frames), frames
+            return self.rows[:frames]
+
+    class Replaced(Positions):
+        def positions(self, frames):
+            if self.grown is None or self.grown.shape[0] < frames:
+                self.register_buffer("grown", table(torch, frames), persistent=False)
+            return self.grown[:frames]
+
+    def in_dict(known, frames):
+        if "table" not in known or known["table"].shape[0] < frames:
+            known["table"] = table(torch, frames)
+        return known["table"][:frames]
+
+    class InHelper(Positions):
+        def positions(self, frames):
+            return in_dict(self.helper.known, frames)
+
+    class InGlobal(Positions):
+        def positions(self, frames):
+            return in_dict(POSITIONS, frames)
+
+    @functools.cache
+    def cached(frames):
+        return table(torch, frames)
+
+    class Cached(Positions):
+        def positions(self, frames):
+            return cached(frames)
+
+    return {"in place": InPlace, "replaced": Replaced, "helper": InHelper, "global": InGlobal, "cached": Cached}
+
+
+@pytest.mark.parametrize("name", ["in place", "replaced", "helper", "global", "cached"])
+def test_torch_caches(torch, name):
+    """A cache that a module fills is no constant of the file, and is as before; what earlier calls filled is named."""
+    module, other = (caching_modules(torch)[name]().eval() for _ in range(2))
+    before, POSITIONS["left"] = all_of(module), None
+    model = jaxrnn.from_torch(module, torch.randn(2, 12, 4), time=1)
+    assert all_of(module) == before
+    assert [*POSITIONS] == ["left"]
+    for frames in (12, 25, 61, 205, 5000):
+        x = torch.randn(1, frames, 4)
+        assert np.abs(model({"x": x.numpy()})["output"] - module(x).detach().numpy()).max() < 1e-3
+    POSITIONS.clear()
+    other(torch.randn(1, 700, 4))  # as in training
+    if name == "in place":
+        words = "time=701(.|\n)*'rows', 'count' in a call"
+        check_refused(jaxrnn.ModelError, words, jaxrnn.from_torch, other, torch.randn(2, 12, 4), time=1)
+    elif name != "cached":  # the table of the file is too short, so the file says so
+        parts = {"replaced": "'grown'", "helper": r"'helper\.known\.table'", "global": r"'.*POSITIONS\.table'"}
+        with pytest.warns(UserWarning, match=rf"the file fails, with time=(701|4096)(.|\n)*{parts[name]}"):
+            jaxrnn.from_torch(other, torch.randn(2, 12, 4), time=1)
+    POSITIONS.clear()
 
 
 def test_torch_weights_that_differ(torch):
@@ -719,6 +803,48 @@ def test_keras_stateful_layers(keras, batch, frames):
         np.abs(value - there.numpy()).max() < 1e-6
         for value, there in zip((state[each.input] for each in model.state), own, strict=True)
     )
+
+
+def test_keras_caches(keras):
+    """What a layer keeps is as before each call, and is named if earlier calls have filled it."""
+
+    class InPlace(keras.layers.Layer):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.rows, self.count = np.zeros((6000, 4), np.float32), 0
+
+        def call(self, x):
+            frames = x.shape[1]
+            if frames is not None and frames > self.count:
+                self.rows[:frames], self.count = np.sin(np.arange(frames)[:, None] * np.arange(1, 5)), frames
+            return x + keras.ops.convert_to_tensor(self.rows)[: keras.ops.shape(x)[1]]
+
+    class Replaced(keras.layers.Layer):
+        def call(self, x):
+            frames = keras.ops.shape(x)[1]
+            known = vars(self).get("known")
+            if known is not None and (not isinstance(frames, int) or frames <= known.shape[0]):
+                return x + known[:frames]
+            table = x[0] * 0 + keras.ops.cumsum(keras.ops.ones_like(x[0]), 0)
+            if isinstance(frames, int):
+                self.known = table
+            return x + table
+
+    for kind, words in ((InPlace, r"'inner\.count', 'inner\.rows' in a call"), (Replaced, None)):
+        entry = keras.Input((None, 4))
+        network = keras.Model(entry, kind(name="inner")(keras.layers.Dense(4)(entry)))
+        layer = network.get_layer("inner")
+        if words is None:
+            before = dict(vars(layer))
+            model = jaxrnn.from_keras(network)
+            assert {**vars(layer)} == before
+            x = np.ones((1, 205, 4), np.float32)
+            assert np.abs(next(iter(model({str(model.inputs[0].name): x}).values())) - network(x)).max() < 1e-4
+        else:
+            network(np.zeros((1, 700, 4), np.float32))
+            check_refused(jaxrnn.ModelError, words, jaxrnn.from_keras, network)
+            assert layer.count == 700
+            assert not layer.rows[700:].any()
 
 
 def test_keras_problems(keras):

@@ -254,6 +254,24 @@ def compiled(method: Callable[..., Any]) -> Any:
     return functools.cached_property(of_instance)
 
 
+def program(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return ``jax.jit`` of a function, which also compiles if ``jax_disable_jit`` is set.
+
+    A live step runs on a device of its own (see `in_calling_thread`). Operation by operation, JAX would mix this device
+    with the default device.
+    """
+    jitted = jax.jit(function, **options)
+
+    @functools.wraps(function)
+    def call(*arrays: Any) -> Any:
+        if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            return jitted(*arrays)
+        with jax.disable_jit(False):
+            return jitted(*arrays)
+
+    return call
+
+
 #: The possible compute dtypes.
 COMPUTE_TYPES = ("bfloat16", "float16")
 

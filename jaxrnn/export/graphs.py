@@ -471,7 +471,7 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
         return [to_pairs(jnp.asarray(array)) for array in outputs.values()]
 
     stored = {key: _without_values(paired(struct)) for key, struct in inputs.items()}
-    with plain_forms():
+    with plain_forms(), jax.disable_jit(False):  # without programs, loops would run as Python
         closed = canonical(jax.make_jaxpr(flat)(list(map(_without_values, leaves)), list(stored.values())))
     if any(isinstance(value, Tracer) for value in closed.consts):
         raise InputError("the function closes over values that are being traced; call export_onnx outside of jit")

@@ -6,21 +6,27 @@ import contextlib
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from jaxrnn.comparison import Comparison, agree, compare
+from jaxrnn.comparison import STEPS, Comparison, agree, compare, tolerances
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
+from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.onnx.tensors import graphs_below, tensors_of
 from jaxrnn.verification.inside import precisions
 
 Arrays = Mapping[str, np.ndarray]
+#: The multiples of the length of the example that are compared; the second only if the length is at most `_LONG`. Runs
+#: of a module up to twice `_LONG` show if the module fills a cache there.
+_LONGER, _LONG = (5, 17), 4096
 #: Axis and name of the open dimensions of each input.
 Axes = Mapping[str, Mapping[int, str]]
 #: Runs the module on a dict of inputs, and returns the outputs in order.
@@ -51,11 +57,19 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Checked:
-    """The comparisons of a model with a module, the smallest compared length, and why shorter lengths were left out."""
+    """The comparisons of a model with a module, and the lengths for which the two agree.
+
+    Attributes:
+        cases: the comparisons.
+        shortest: the smallest compared length.
+        reason: why the model does not agree at shorter lengths; empty if there are none.
+        limit: a long recording with which the module runs and the model fails, and why; empty if there is none.
+    """
 
     cases: tuple[Agreement, ...]
     shortest: int
     reason: str
+    limit: str = ""
 
     def report(self, name: str, framework: str, constants: Sequence[str] = ()) -> None:
         """Warn of weights that are constants of the file, and of short lengths at which the file differs."""
@@ -75,15 +89,22 @@ class Checked:
                 UserWarning,
                 stacklevel=3,
             )
+        if self.limit:
+            warnings.warn(
+                f"{framework} runs {name} and the file fails, {self.limit}\nThe file agrees for shorter recordings",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
 def check_agreement(
-    model: Model, run: Run, example: Arrays, axes: Axes, framework: str, shortest: int | None = None
+    model: Model, run: Run, example: Arrays, axes: Axes, framework: str, held: Held, shortest: int | None = None
 ) -> Checked:
     """Compare a model with the original module at the sizes of the example and at other sizes.
 
     The smallest size of the time dimensions is 1, or `shortest`. If the two disagree only there, it is the smallest
-    size from which on they agree.
+    size from which on they agree. `run` starts from what the module holds at first, and `held` knows what a run has
+    changed: at lengths for which a run fills a cache, the file may contain what the cache held before.
 
     A ModelError lists the outputs that differ, names sizes at which the module runs and the model fails, or reports
     that no element was compared: the outputs are empty or not finite, or the module runs at a single size.
@@ -91,7 +112,7 @@ def check_agreement(
     start = sizes_of(example, axes)
     least, reason = 1 if shortest is None else shortest, ""
 
-    def at(sizes: Mapping[str, int], required: bool = False) -> Agreement | None:
+    def at(sizes: Mapping[str, int], required: bool = False, positions: int = 0) -> Agreement | None:
         inputs = resized(example, axes, sizes)
         try:
             there = run(inputs)
@@ -101,7 +122,7 @@ def check_agreement(
             return None
         try:
             with jax.default_matmul_precision("highest"):
-                return Agreement(sizes, compared(model, inputs, model(inputs), there))
+                return Agreement(sizes, compared(model, inputs, model(inputs), there, positions))
         except JaxrnnError as error:
             return Agreement(sizes, failure=error)
 
@@ -127,7 +148,20 @@ def check_agreement(
             f"with {_listed(failed[0].sizes)}, {framework} runs and the file fails: {failed[0].failure}{runs}"
         ) from failed[0].failure
     if wrong:
-        raise ModelError(f"the file differs from {framework}: {_described(wrong, len(found))}")
+        raise ModelError(
+            f"the file differs from {framework}: {_described(wrong, len(found))}{_cause(held.changes(), framework)}"
+        )
+    limit = ""
+    for sizes in _longer(start, held, lambda sizes: _runs(run, resized(example, axes, sizes))):
+        if (case := at(sizes, positions=max(sizes.values()))) is None:
+            continue
+        cause = _cause(held.changes(), framework) if case.is_wrong else ""
+        if case.failure is not None:
+            limit = f"with {_listed(sizes)}: {str(case.failure)[:300]}{cause}"
+            break
+        found.append(case)
+        if case.is_wrong:
+            raise ModelError(f"the file differs from {framework}: {_described([case], len(found))}{cause}")
     if not agree(output for case in found for output in case.outputs):
         unknown = [case for case in found if not case.ok]
         raise ModelError(
@@ -140,7 +174,7 @@ def check_agreement(
             "open dimension cannot be checked; give an example at which the module also runs twice as long, or "
             "leave out time"
         )
-    return Checked(tuple(found), least, reason)
+    return Checked(tuple(found), least, reason, limit)
 
 
 def output_shapes(run: Run, example: Arrays, axes: Axes) -> list[list[int | str | None]]:
@@ -208,13 +242,22 @@ def check_stream(
 
 
 def compared(
-    model: Model, inputs: Arrays, here: Mapping[str, Any], there: Sequence[np.ndarray]
+    model: Model, inputs: Arrays, here: Mapping[str, Any], there: Sequence[np.ndarray], positions: int = 0
 ) -> tuple[Comparison, ...]:
-    """Compare the outputs of a model with the outputs of the module, in the same order."""
-    narrow = narrowest(model, inputs)
+    """Compare the outputs of a model with the outputs of the module, in the same order.
+
+    Sines of `positions` frames have angles of that size, and each rounding step of an angle is an error of the sine.
+    """
+
+    def atol_of(value: np.ndarray, precision: np.dtype | None) -> float:
+        atol, _ = tolerances(value.dtype, None, None, precision)
+        if not jnp.issubdtype(value.dtype, jnp.inexact):
+            return atol
+        return max(atol, STEPS * positions * float(min(jnp.finfo(each).eps for each in (value.dtype, np.float32))))
+
     return tuple(
-        compare(info.name, here[info.name], value, scaled=True, precision=precision)
-        for info, precision, value in zip(model.outputs, narrow, there, strict=True)
+        compare(info.name, here[info.name], value, atol=atol_of(value, precision), scaled=True, precision=precision)
+        for info, precision, value in zip(model.outputs, narrowest(model, inputs), there, strict=True)
     )
 
 
@@ -273,6 +316,48 @@ def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:
     changes = (lambda size: size, lambda size: 2 * size, lambda size: size + 1, lambda size: 1)
     unique = {tuple((name, change(size)) for name, size in start.items()) for change in changes}
     return [start, *(dict(sizes) for sizes in sorted(unique - {tuple(start.items())}))]
+
+
+def _longer(
+    start: Mapping[str, int], held: Held, runs: Callable[[Mapping[str, int]], bool]
+) -> Iterator[dict[str, int]]:
+    """Yield longer sizes, and sizes at which a run changes what the module holds.
+
+    A cache that earlier calls have filled ends at a number or a size that the module holds, or somewhere below `_LONG`.
+    """
+    symbols = start.keys() - {"batch"}
+    if not symbols:
+        return
+    longest = max(start[symbol] for symbol in symbols)
+
+    def of(times: Fraction | int) -> dict[str, int]:
+        return {name: int(size * times) if name in symbols else 1 for name, size in start.items()}
+
+    multiples = [times for times in _LONGER if times == _LONGER[0] or times * longest <= _LONG]
+    yield from map(of, multiples)
+    done = multiples[-1] * longest
+    for length in sorted({_LONG, *(size + 1 for size in held.sizes() if size < 2 * _LONG)}):
+        sizes = of(Fraction(length, longest))
+        if length > done and runs(sizes) and held.changes():
+            yield sizes
+
+
+def _runs(run: Run, inputs: Arrays) -> bool:
+    try:
+        run(inputs)
+    except Exception:  # modules refuse sizes with errors of any type
+        return False
+    return True
+
+
+def _cause(filled: Sequence[str], framework: str) -> str:
+    """Return advice about caches that a run has filled; empty if there are none."""
+    if not filled:
+        return ""
+    return (
+        f"\n{framework} changes {', '.join(map(repr, filled[:8]))} in a call, and the file may keep what an earlier "
+        "call has left there: export a module that was not called before, or compute the values in each call"
+    )
 
 
 def _described(wrong: Sequence[Agreement], total: int) -> str:

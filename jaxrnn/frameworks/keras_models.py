@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from jaxrnn.frameworks.weights import (
     rename_values,
     state_weights,
 )
+from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.tensors import graphs_below
@@ -96,9 +97,9 @@ def from_keras(
     _check(network, "from_keras")
     with optional_package("tf2onnx", "from_keras", "keras"):
         import tf2onnx as tf2onnx
-    with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()):
-        pure = _PureNetwork(network, example)
-        if not repeats(pure.run, pure.example):
+    with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()), _unchanged(network) as held:
+        pure = _PureNetwork(network, held, example)
+        if not repeats(pure.run_again, pure.example):
             raise InputError(
                 f"{network.name} returns other outputs when it is called again with equal inputs: it draws random "
                 "numbers, or keeps a state that is not a keras.Variable"
@@ -111,7 +112,7 @@ def from_keras(
         try:
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
-            checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", shortest)
+            checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", held, shortest)
             constants = check_other_weights(plain, pure.run, weights, pure.example, "Keras")
             check_stream(plain, pure.run, pure.example, pure.axes, "Keras", checked.shortest)
         except ModelError as error:
@@ -143,8 +144,8 @@ def to_keras(params: Mapping[str, Any], network: keras.Model, *, model: Model | 
         ModelError: Keras with the new weights differs from the model. The Keras model is unchanged.
     """
     _check(network, None)
-    with quiet(logging.WARNING):
-        pure = _PureNetwork(network)
+    with quiet(logging.WARNING), _unchanged(network) as held:
+        pure = _PureNetwork(network, held)
         shapes = {name: tuple(variable.shape) for name, variable in pure.weights.items()}
         arrays = check_weights(params, shapes, network.name, model)
         if model is not None:
@@ -185,6 +186,39 @@ def _check(network: Any, exporting: str | None) -> None:
         )
 
 
+class _Variables:
+    """Variables of TensorFlow that are not variables of Keras."""
+
+    are_weights = False
+
+    def read(self, array: Any) -> np.ndarray:
+        return array.numpy().copy()
+
+    def differs(self, array: Any, contents: np.ndarray) -> bool:
+        return array.numpy().tobytes() != contents.tobytes()
+
+    def write(self, array: Any, contents: np.ndarray) -> None:
+        array.assign(contents)
+
+
+@contextlib.contextmanager
+def _unchanged(network: keras.Model) -> Iterator[Held]:
+    """Yield what a network holds, and restore it afterwards; variables of Keras never change in `_PureNetwork`."""
+    import keras
+
+    layers = {layer.name: layer for layer in network._flatten_layers()}
+    kinds = {}
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        kinds = {tf.Variable: _Variables()}
+    held = Held(layers, (keras.Layer,), kinds)
+    try:
+        yield held
+    finally:
+        held.restore()
+
+
 def _plain(name: str) -> str:
     return name.split(":")[0]
 
@@ -192,12 +226,13 @@ def _plain(name: str) -> str:
 class _PureNetwork:
     """A Keras model as a pure function of inputs, states and weights.
 
-    All runs are in a `keras.StatelessScope`, so they never change the variables of the network. States are the
-    variables that a run would change, such as the states of a layer with ``stateful=True``.
+    Each run starts from what the layers held at first, so that no run reads what another has cached. All runs are in a
+    `keras.StatelessScope`, so they never change the variables of the network. States are the variables that a run
+    would change, such as the states of a layer with ``stateful=True``.
     """
 
-    def __init__(self, network: keras.Model, example: Any = None):
-        self.network = network
+    def __init__(self, network: keras.Model, held: Held, example: Any = None):
+        self.network, self.held = network, held
         self.states: dict[str, keras.Variable] = {}
         tensors = {_plain(tensor.name): tensor for tensor in network.inputs}
         self.inputs = names = list(tensors)
@@ -229,6 +264,7 @@ class _PureNetwork:
         for example in examples:
             try:
                 self._check_sizes(example)
+                self.held.restore()
                 outputs, updated = self._call(list(example.values()), [])
             except Exception as error:  # networks refuse sizes with errors of any type
                 problem = problem or f"{type(error).__name__}: {_reason(error)}"
@@ -256,9 +292,16 @@ class _PureNetwork:
 
     def run(self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})) -> list[np.ndarray]:
         """Return outputs and next states for dicts of inputs and states, with other weights if given."""
+        self._check_sizes(inputs)  # calls layers, too
+        self.held.restore()
+        return self.run_again(inputs, weights)
+
+    def run_again(
+        self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[np.ndarray]:
+        """Run the network with what earlier runs have left."""
         import keras
 
-        self._check_sizes(inputs)
         values = [(self.states[name], inputs[name]) for name in self.states]
         values += [(self.weights[name], array) for name, array in weights.items()]
         outputs, _ = self._call([inputs[name] for name in self.inputs], values)
@@ -288,6 +331,7 @@ class _PureNetwork:
         import tensorflow as tf
         import tf2onnx
 
+        self.held.restore()
         with contextlib.suppress(ImportError):  # Keras' repairs of tf2onnx for NumPy 2
             from keras.src.export.tf2onnx_lib import patch_tf2onnx
 

@@ -28,7 +28,6 @@ from jaxrnn.frameworks.agreement import (
 )
 from jaxrnn.frameworks.torch_weights import (
     array_of,
-    changes_of,
     entries_of,
     having,
     tensor_of,
@@ -43,6 +42,7 @@ from jaxrnn.frameworks.weights import (
     rename_values,
     state_weights,
 )
+from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 
@@ -82,9 +82,10 @@ def from_torch(
 
     The module is exported in evaluation mode, with open dimensions for time and batch. `Model.params` contains the
     float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
-    module at the sizes of the example, at twice these sizes, at these sizes plus 1, and at size 1, and for other
-    weights, and so must its stream over time, unless `Model.stream` refuses the model. Sizes that the module does not
-    support are skipped.
+    module at the sizes of the example, at twice, 5 and 17 times these sizes, at these sizes plus 1, and at size 1, and
+    for other weights, and so must its stream over time, unless `Model.stream` refuses the model. Sizes that the module
+    does not support are skipped. Each run and each export starts from what the module holds now, such as the tables
+    that earlier calls have filled.
 
     Example::
 
@@ -122,8 +123,8 @@ def from_torch(
         raise InputError(f"{type(module).__name__} has lazy parameters without a shape; call the module once before")
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
-    with unchanged(module):
-        call = _Call(module, example)
+    with unchanged(module) as held:
+        call = _Call(module, example, held)
         call.check_no_state()
         axes = _axes(call.arrays, time, batch)
         call = call.enlarged(axes)
@@ -135,12 +136,13 @@ def from_torch(
             if kind == "compiled" and not re.search(_FIXED, failures[0]):
                 continue
             try:
+                call.renew()
                 proto = _exporter(kind, call, axes, names)()
                 state_weights(proto, weights)
                 declare_shapes(proto, shapes)
                 model, plain = load(proto, **options), load(proto, **given)
                 _check_open(plain, axes)
-                checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", shortest)
+                checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", held, shortest)
                 constants = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
                 check_stream(plain, call.run, call.arrays, axes, "PyTorch", checked.shortest)
             except (InputError, ModelError) as error:
@@ -184,9 +186,12 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
     expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
     arrays = check_weights(params, expected, type(module).__name__, model)
     if model is not None:
-        with unchanged(module):
+        with unchanged(module) as held:
             check_after(
-                model, params, lambda inputs: _Call(module, _tensors(module, inputs)).run(inputs, arrays), "PyTorch"
+                model,
+                params,
+                lambda inputs: _Call(module, _tensors(module, inputs), held).run(inputs, arrays),
+                "PyTorch",
             )
     with torch.no_grad():
         for name, array in arrays.items():
@@ -194,9 +199,12 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
 
 
 class _Call:
-    """A module with example arguments, as a function of a dict of arrays."""
+    """A module with example arguments, as a function of a dict of arrays.
 
-    def __init__(self, module: torch.nn.Module, example: Tensors):
+    Each run and each export starts from what the module held at first, so that no run reads what another has cached.
+    """
+
+    def __init__(self, module: torch.nn.Module, example: Tensors, held: Held):
         import torch
 
         by_name = isinstance(example, Mapping)
@@ -206,7 +214,8 @@ class _Call:
         names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
         self.arguments = {name: value.detach().clone() for name, value in zip(names, values, strict=True)}
         self.arrays = {name: array_of(value).copy() for name, value in self.arguments.items()}
-        self.module, self.by_name = module, by_name
+        self.module, self.by_name, self.held = module, by_name, held
+        self.renew()
         result = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or `*arguments`, or returns a dict.
@@ -218,17 +227,28 @@ class _Call:
 
     def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
         """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
+        self.renew()
+        return self.run_again(arrays, weights)
+
+    def run_again(
+        self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> list[Any]:
+        """Run the module with what earlier runs have left."""
         moved = [tensor_of(arrays[name]).to(old.device) for name, old in self.arguments.items()]
         with having(self.module, weights):
             return [array_of(value).copy() for value in _leaves(self._result(moved))]
 
+    def renew(self) -> None:
+        """Give the module what it held at first."""
+        self.held.restore()
+        self.module.eval()
+
     def check_no_state(self) -> None:
         """Refuse a module whose outputs depend on earlier calls."""
         self.run(self.arrays)  # the first run may fill caches
-        changes = changes_of(self.module)
-        if repeats(self.run, self.arrays):
+        if repeats(self.run_again, self.arrays):
             return
-        changed = changes()
+        changed = self.held.changes()
         what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers"
         raise InputError(
             f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
@@ -244,7 +264,7 @@ class _Call:
         arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
         tensors = {name: tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()}
         try:
-            return _Call(self.module, tensors if self.by_name else [*tensors.values()])
+            return _Call(self.module, tensors if self.by_name else [*tensors.values()], self.held)
         except Exception:  # modules refuse sizes with errors of any type
             return self
 

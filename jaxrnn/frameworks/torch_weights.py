@@ -5,106 +5,78 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import itertools
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from jaxrnn.frameworks.weights import quiet
+from jaxrnn.jaxprs.held import Held
 
 if TYPE_CHECKING:
     import torch
 
 
+class _Tensors:
+    """Tensors of PyTorch: storage, values and flags for gradients."""
+
+    def __init__(self, *, are_weights: bool):
+        self.are_weights = are_weights
+
+    def read(self, array: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+        return array.data, array.detach().clone(), array.requires_grad
+
+    def differs(self, array: torch.Tensor, contents: tuple[torch.Tensor, torch.Tensor, bool]) -> bool:
+        data, value, requires_grad = contents
+        is_same = array.data_ptr() == data.data_ptr() and array.shape == data.shape and _same(array, value)
+        return not is_same or array.requires_grad != requires_grad
+
+    def write(self, array: torch.Tensor, contents: tuple[torch.Tensor, torch.Tensor, bool]) -> None:
+        import torch
+
+        array.data, value, requires_grad = contents
+        with torch.no_grad():
+            if not _same(array, value):
+                array.copy_(value)
+        if array.requires_grad != requires_grad:
+            array.requires_grad_(requires_grad)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True if tensors have equal elements; NaN equals itself."""
+    import torch
+
+    return torch.equal(one, other) or array_of(one).tobytes() == array_of(other).tobytes()
+
+
 @contextlib.contextmanager
-def unchanged(module: torch.nn.Module) -> Iterator[None]:
+def unchanged(module: torch.nn.Module) -> Iterator[Held]:
     """Put a module into evaluation mode, and restore afterwards all that a run or an exporter may change.
 
-    Attributes, modes, hooks, values of tensors and random generators are as before, also after an error.
+    Attributes, modes, hooks, values of tensors, variables that the code of the module reads, and random generators are
+    as before, also after an error. Yield what the module holds.
     """
     import torch
 
-    snapshots = [_Snapshot(part) for part in module.modules()]
-    held = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    held |= {id(tensor): tensor for snapshot in snapshots for tensor in snapshot.tensors()}
-    tensors = [(tensor, tensor.data, tensor.detach().clone(), tensor.requires_grad) for tensor in held.values()]
-    devices = {tensor.device for tensor in held.values() if tensor.device.type == "cuda"}
+    modes = [(part, part.training) for part in module.modules()]
+    # The attributes of a compiled module are in C++, where `forward` cannot add any.
+    parts = {name: part for name, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    kinds = {torch.nn.Parameter: _Tensors(are_weights=True), torch.Tensor: _Tensors(are_weights=False)}
+    held = Held({**parts, **tensors}, (torch.nn.Module,), kinds)
+    devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(sorted(devices, key=str)):
         try:
             module.eval()
             with quiet(logging.WARNING):
-                yield
+                yield held
         finally:
-            for snapshot in snapshots:
-                snapshot.restore()
-            with torch.no_grad():
-                for tensor, data, value, requires_grad in tensors:
-                    tensor.data = data
-                    if not torch.equal(tensor, value):
-                        tensor.copy_(value)
-                    if tensor.requires_grad != requires_grad:
-                        tensor.requires_grad_(requires_grad)
-
-
-def changes_of(module: torch.nn.Module) -> Callable[[], list[str]]:
-    """Return a function that lists the attributes and buffers of a module that have changed since this call."""
-
-    def now() -> dict[str, Any]:
-        found: dict[str, Any] = {
-            f"{prefix}.{key}" if prefix else key: (value, None)
-            for prefix, part in module.named_modules()
-            for key, value in vars(part).items()
-        }
-        return found | {name: (value, array_of(value).tobytes()) for name, value in module.named_buffers()}
-
-    before = now()
-
-    def changed() -> list[str]:
-        missing = object(), None
-        pairs = {name: (before.get(name, missing), value) for name, value in now().items()}
-        return [name for name, (old, new) in pairs.items() if old[0] is not new[0] or old[1] != new[1]]
-
-    return changed
-
-
-class _Snapshot:
-    """The attributes of a module, with the contents of attributes that are lists, dicts and sets."""
-
-    def __init__(self, part: torch.nn.Module):
-        import torch
-
-        self.part, self.training = part, part.training
-        # The attributes of a compiled module are in C++, where `forward` cannot add any.
-        self.attributes = {} if isinstance(part, torch.jit.ScriptModule) else dict(vars(part))
-        kinds = dict, OrderedDict, list, set
-        self.contents = [(value, copy.copy(value)) for value in self.attributes.values() if type(value) in kinds]
-
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """Yield the tensors among the attributes."""
-        import torch
-
-        inner = (content.values() if isinstance(content, dict) else content for _, content in self.contents)
-        for value in itertools.chain(self.attributes.values(), *inner):
-            if isinstance(value, torch.Tensor):
-                yield value
-
-    def restore(self) -> None:
-        """Set the attributes and contents to the objects of the snapshot."""
-        for value, content in self.contents:
-            value.clear()
-            value.extend(content) if isinstance(value, list) else value.update(content)
-        if self.attributes:
-            now = vars(self.part)
-            for name in now.keys() - self.attributes.keys():
-                del now[name]
-            now.update(self.attributes)
-        if self.part.training != self.training:
-            self.part.training = self.training
+            held.restore()
+            for part, mode in modes:
+                if part.training != mode:
+                    part.training = mode
 
 
 @contextlib.contextmanager

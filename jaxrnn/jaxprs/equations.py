@@ -39,14 +39,16 @@ Apply = Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 
 def trace(function: Callable[..., Any], *examples: Any) -> tuple[ClosedJaxpr, Any]:
     """Return the canonical jaxpr of a function of pytrees, and the tree of its outputs."""
-    closed, structure = _trace(function, examples)
-    return canonical(closed), structure
+    with jax.disable_jit(False):  # without programs, loops would run as Python
+        closed, structure = _trace(function, examples)
+        return canonical(closed), structure
 
 
 def trace_inlined(function: Callable[..., Any], *examples: Any) -> tuple[ClosedJaxpr, Any]:
     """Return the jaxpr of a function of pytrees without calls, to run on devices, and the tree of its outputs."""
-    closed, structure = _trace(function, examples)
-    return inlined(closed), structure
+    with jax.disable_jit(False):
+        closed, structure = _trace(function, examples)
+        return inlined(closed), structure
 
 
 def _trace(function: Callable[..., Any], examples: Any) -> tuple[ClosedJaxpr, Any]:

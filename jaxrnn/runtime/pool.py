@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import describe
-from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, placed
+from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, placed, program
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.runtime.runner import Live, check_same_state, host_arrays
 from jaxrnn.steps.live import moved_state, moving_state
@@ -358,8 +358,8 @@ def _loaded(stream: Bound, capacity: int) -> _Loaded:
     first = _placed(stream.start(stream.example_constants()))
     functions = {
         "run": stream.jitted("pool", lambda bound: slot_functions(bound.step)["run"], packed=True),
-        "take": jax.jit(_take),
-        "clear": jax.jit(_clear, donate_argnums=0),
+        "take": program(_take),
+        "clear": program(_clear, donate_argnums=0),
     }
     functions = {name: stream.ready(f"pool_{name}_{capacity}") or each for name, each in functions.items()}
     return _Loaded(stream, None if stream.spec.constants else first, functions)

@@ -21,7 +21,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, near, short_repr
-from jaxrnn._jax.context import exact_types
+from jaxrnn._jax.context import exact_types, program
 from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.steps.recordings import scan_steps
@@ -311,7 +311,7 @@ class Bound:
             params = _member(self.stepper, "pack")(params, **({"dims": self.dims} if self.dims else {}))
         leaves, structure = jax.tree.flatten(params)
         if self._programs is None or not all(map(_is_plain_array, leaves)):
-            return jax.jit(make(self), **options)
+            return program(make(self), **options)
         layout = joined_layout({str(place): leaf for place, leaf in enumerate(leaves)}, _SMALL)
         key = name, structure, tuple((leaf.dtype, leaf.shape) for leaf in leaves)
         if key not in self._programs:
@@ -320,7 +320,7 @@ class Bound:
                 entries = layout.unpack(dict(zip(layout.vectors, vectors, strict=True)))
                 return make(self.with_params(structure.unflatten(entries.values())))(*arguments)
 
-            self._programs[key] = jax.jit(run, **options)
+            self._programs[key] = program(run, **options)
         with exact_types():
             vectors = layout.pack({str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)})
             given = tuple(jax.device_put(np.array(vector), device) for vector in vectors.values())

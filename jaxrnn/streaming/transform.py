@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jax.extend.core import InconclusiveDimensionOperation
 
@@ -30,6 +31,7 @@ from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import Types, plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.jaxprs.equations import fingerprint, is_key, trace, walk
+from jaxrnn.jaxprs.held import Held
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import TraceComparison
 from jaxrnn.streaming.diagnostics import (
@@ -129,8 +131,9 @@ def _stream(
     lengths, past = Lengths(constraints), _checked_past(past)
     if compares and not is_observed():  # those who observe see the work of a new plan
         offline.known = _plans_of(function)
-    # The types are the types during this call, not the types when the result is called.
-    with types.in_force(), explained(), without_collector():
+    # The types are the types during this call, not the types when the result is called. Without programs, a loop over
+    # frames would run as Python, and need a number of frames.
+    with types.in_force(), explained(), without_collector(), jax.disable_jit(False):
         plan = offline.planned(lengths, past)
         if compares and all(plan is not each.plan for each in offline.known):
             offline.compare(plan)
@@ -199,8 +202,16 @@ class _Offline:
     """A function over whole recordings with example arguments, ready to be traced for any length."""
 
     def __init__(self, function: Any, example: Any, axes: Any, params: Any, multiple: int):
-        callee = as_function(function)
-        self.function = callee if params is not None else (lambda _, x: callee(x))
+        callee, held = as_function(function), Held({_name_of(function): function})
+
+        def pure(params: Any, x: Any) -> Any:
+            """Call the function; no trace may read what another has left in a cache."""
+            try:
+                return callee(x) if without_params else callee(params, x)
+            finally:
+                held.drop_traces()
+
+        self.function, without_params = pure, params is None
         check_params(params)
         self.params, self.label = params, f"the stream of {_name_of(function)}"
         paths, self.structure = jax.tree_util.tree_flatten_with_path(example)
@@ -334,8 +345,7 @@ class _Offline:
         inputs = jax.tree.unflatten(self.structure, [leaf.struct for leaf in plan.leaves])
 
         def at(length: int) -> Any:
-            with jax.disable_jit(False):
-                return trace(self.function, self.params, self._example_of(length * self.multiple))
+            return trace(self.function, self.params, self._example_of(length * self.multiple))
 
         leaves = jax.tree.leaves(self.params)
         known = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for leaf in leaves]
@@ -475,9 +485,13 @@ def trace_over_time(function: Callable[..., Any], params: Any, inputs: Any) -> t
     of jaxrnn pass through, except for `NodeError`.
     """
     try:
-        # A loop over frames that runs as Python would need a number of frames.
-        with jax.disable_jit(False):
-            return trace(function, params, inputs)
+        closed, outputs = trace(function, params, inputs)
+        for each in closed.consts:
+            if isinstance(each, Tracer):
+                lax.optimization_barrier(each)  # an error if the trace of the tracer has ended
+        return closed, outputs
+    except jax.errors.UnexpectedTracerError:
+        raise
     except JaxrnnError as error:
         if type(error) is not NodeError:
             raise
@@ -558,9 +572,14 @@ def as_function(function: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turn Flax's error about an NNX module that a closure changes into an error with a remedy."""
+    """Turn errors about values that outlive their trace into an error with a remedy."""
     try:
         yield
+    except jax.errors.UnexpectedTracerError as error:
+        raise StreamError(
+            f"the function keeps a value from one call for the next, as in a cache: {first_line(error)} Compute the "
+            "value in each call, or before `stream` and outside of the function"
+        ) from error
     except Exception as error:
         flax = sys.modules.get("flax.errors")
         if flax is None or not isinstance(error, flax.TraceContextError):

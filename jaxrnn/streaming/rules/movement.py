@@ -386,10 +386,11 @@ def _static_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Any, column
     """Take frames with static numbers; by the mode, a missing frame is the fill value or the last frame."""
     low, most = int(np.min(indices[..., column])), int(np.max(indices[..., column]))
     first, end = pick(run, x, 0, 1, most + 1), run.now.end(x.timeline)
-    places = jnp.asarray(indices)
-    frames = places[..., column]
+    places, frames = jnp.asarray(indices), np.asarray(indices)[..., column]
     if end is not None:
-        places = places.at[..., column].set(jnp.minimum(frames, (end - 1).astype(places.dtype)))
+        # In the type of the length, which may be wider or narrower than the type of the indices.
+        frames = jnp.asarray(np.minimum(frames, np.iinfo(end.dtype).max), end.dtype)
+        places = places.at[..., column].set(jnp.minimum(frames, end - 1).astype(places.dtype))
     (array,) = run.bind(equation, [first.array, places])
     fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP and not is_key(array.dtype)
     first = dataclasses.replace(first, reach=x.reach and x.reach.picked(low, 1, most + 1 - low))

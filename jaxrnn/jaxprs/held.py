@@ -1,0 +1,276 @@
+"""What a function or module holds between calls: attributes, containers, arrays, global variables and closures.
+
+A call can fill a cache: a table of positions in a buffer, an attribute, a dict, or a global variable. An exporter
+writes a filled cache as a constant, although the module would fill the cache again for a longer recording, and a trace
+leaves tracers that no later call can use. So all that the code can reach is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+#: Kinds of containers, each before its base.
+_CONTAINERS = OrderedDict, dict, list, set, deque
+#: The type of functions with `functools.cache`.
+_CACHED = type(functools.cache(len))
+#: Packages whose classes and functions hold no cache of a module.
+_LIBRARIES = frozenset(
+    {"absl", "equinox", "flax", "haiku", "jax", "jaxlib", "jaxrnn", "jaxtyping", "keras", "ml_dtypes", "numpy", "optax"}
+    | {"tensorflow", "torch", "treescope"}
+)
+#: Dicts of PyTorch, which the name of a tensor leaves out.
+_INNER = ("_buffers", "_parameters", "_modules")
+
+
+class Arrays(Protocol):
+    """How a framework reads, compares and writes its arrays; `are_weights` says that no call fills the arrays."""
+
+    are_weights: bool
+
+    def read(self, array: Any) -> Any:
+        """Return a copy of the contents."""
+        ...
+
+    def differs(self, array: Any, contents: Any) -> bool:
+        """Return True if an array has other contents than a copy."""
+        ...
+
+    def write(self, array: Any, contents: Any) -> None:
+        """Write the contents of a copy."""
+        ...
+
+
+class _Numpy:
+    """NumPy's arrays."""
+
+    are_weights = False
+
+    def read(self, array: np.ndarray) -> np.ndarray:
+        """Return a copy."""
+        return array.copy()
+
+    def differs(self, array: np.ndarray, contents: np.ndarray) -> bool:
+        """Compare bits."""
+        return array.dtype.hasobject or array.tobytes() != contents.tobytes()
+
+    def write(self, array: np.ndarray, contents: np.ndarray) -> None:
+        """Write, unless the array is read-only, and so unchanged."""
+        if array.flags.writeable:
+            array[...] = contents
+
+
+class _Kept(NamedTuple):
+    """An object with the contents that it had, as names and values."""
+
+    path: str
+    thing: Any
+    contents: Any
+    kind: Any  # a type of containers, an `Arrays`, "cell", "class" or "globals"
+
+
+class Held:
+    """All that a function or module can reach and change, as it was at the time of the construction.
+
+    Args:
+        roots: functions, modules and arrays, with their names.
+        owners: classes of modules, whose attributes are read also if a library defines the class.
+        arrays: the types of arrays of the framework.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        owners: tuple[type, ...] = (),
+        arrays: Mapping[type, Arrays] = types.MappingProxyType({}),
+    ):
+        self._owners, self._arrays = owners, {**arrays, np.ndarray: _Numpy()}
+        self._seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object has the same number
+        self._kept: list[_Kept] = []
+        self._cached: list[Any] = []
+        pending = deque(roots.items())
+        while pending:
+            path, thing = pending.popleft()
+            if id(thing) not in self._seen:
+                self._seen[id(thing)] = thing
+                pending.extend(self._read(path, thing))
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for kept in self._kept:
+            if self._changes(kept):
+                self._write(kept)
+
+    def drop_traces(self) -> None:
+        """Put everything back if a trace has left tracers or symbolic sizes; empty functions' caches with tracers."""
+        if any(_is_of_trace(value) for kept in self._kept for value in self._changes(kept).values()):
+            self.restore()
+        for cached in self._cached:
+            things = gc.get_referents(cached)  # the results, or a dict of the results
+            if any(_is_of_trace(list(each.values()) if isinstance(each, dict) else each) for each in things):
+                cached.cache_clear()
+
+    def changes(self) -> list[str]:
+        """Return the names of attributes, entries, arrays and variables that changed, other than to a flag or None.
+
+        A flag belongs to a table or, as in Keras, to the calls of a layer.
+        """
+        changed = (each for kept in self._kept for each in self._changes(kept).items())
+        return list(dict.fromkeys(name for name, value in changed if value is not None and not isinstance(value, bool)))
+
+    def sizes(self) -> set[int]:
+        """Return the whole numbers and the sizes of arrays, which may say how far a cache is filled."""
+        found: set[int] = set()
+        for kept in self._kept:
+            if isinstance(kept.contents, (dict, list, set)):
+                values = kept.contents.values() if isinstance(kept.contents, dict) else kept.contents
+                keys = kept.contents if isinstance(kept.contents, dict) else ()
+                found.update(each for each in (*keys, *values) if type(each) is int)
+            if not isinstance(kept.kind, (str, type)) and not kept.kind.are_weights:
+                found.update(map(int, kept.thing.shape))
+        return found
+
+    def _read(self, path: str, thing: Any) -> Iterator[tuple[str, Any]]:
+        """Keep the contents of an object, and yield the objects to which it leads."""
+        arrays = next((each for kind, each in self._arrays.items() if isinstance(thing, kind)), None)
+        if arrays is not None:
+            self._kept.append(_Kept(path, thing, arrays.read(thing), arrays))
+        elif (kind := _container(thing)) is not None:
+            yield from self._entries(path, thing, kind, dict(thing) if issubclass(kind, dict) else _copied(thing))
+        elif isinstance(thing, (tuple, frozenset)):
+            yield from ((path, each) for each in thing)
+        elif isinstance(thing, types.FunctionType):
+            yield from self._variables(thing)
+        elif isinstance(thing, types.MethodType):
+            yield from ((path, thing.__self__), (path, thing.__func__))
+        elif isinstance(thing, functools.partial):
+            yield from ((path, thing.func), (path, thing.args), (path, thing.keywords))
+        elif isinstance(thing, (staticmethod, classmethod, property, _CACHED)):
+            if isinstance(thing, _CACHED):
+                self._cached.append(thing)
+            yield path, thing.fget if isinstance(thing, property) else thing.__wrapped__
+        elif isinstance(thing, type):
+            if not _is_of_library(thing.__module__):
+                yield from self._entries(thing.__qualname__, thing, "class", dict(vars(thing)))
+                yield from ((path, each) for each in thing.__bases__)
+        elif isinstance(thing, (types.SimpleNamespace, *self._owners)) or not _is_of_library(type(thing).__module__):
+            attributes = getattr(thing, "__dict__", None)
+            if type(attributes) is dict:
+                yield path, attributes
+                yield path, type(thing)
+
+    def _entries(self, path: str, thing: Any, kind: Any, contents: Any) -> Iterator[tuple[str, Any]]:
+        self._kept.append(_Kept(path, thing, contents, kind))
+        if isinstance(contents, dict):
+            yield from ((_named(path, key), value) for key, value in contents.items())
+        else:
+            yield from ((path, value) for value in contents)
+
+    def _variables(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+        """Keep the variables outside of a function that its code names."""
+        if _is_of_library(function.__module__):
+            return
+        names = _names_in(function.__code__)
+        scopes = {function.__module__: function.__globals__}
+        for each in (function.__globals__.get(name) for name in names):
+            if isinstance(each, types.ModuleType) and not _is_of_library(each.__name__):
+                scopes[each.__name__] = vars(each)
+        for path, known in scopes.items():
+            contents = {name: known[name] for name in names if name in known}
+            contents = {name: value for name, value in contents.items() if not isinstance(value, types.ModuleType)}
+            yield from self._entries(str(path), known, "globals", contents)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # an empty cell
+                yield from self._entries(function.__qualname__, cell, "cell", {name: cell.cell_contents})
+        yield from ((function.__qualname__, each) for each in (function.__defaults__, function.__kwdefaults__))
+        yield function.__qualname__, getattr(function, "__wrapped__", None)
+
+    def _changes(self, kept: _Kept) -> dict[str, Any]:
+        """Return the changed parts of an object, by name."""
+        path, thing, contents, kind = kept
+        if not isinstance(kind, (str, type)):
+            return {path: thing} if kind.differs(thing, contents) else {}
+        now = _now(kept)
+        if isinstance(contents, dict):
+            keys, missing = {**contents, **now}, object()
+            return {
+                _named(path, key): now.get(key)
+                for key in keys
+                if contents.get(key, missing) is not now.get(key, missing)
+            }
+        same = len(now) == len(contents) and (
+            now == contents if isinstance(contents, set) else all(a is b for a, b in zip(now, contents, strict=True))
+        )
+        return {} if same else {path: now}
+
+    def _write(self, kept: _Kept) -> None:
+        _, thing, contents, kind = kept
+        if kind == "cell":
+            (thing.cell_contents,) = contents.values()
+        elif kind == "globals":
+            thing.update(contents)
+        elif kind == "class":
+            now = vars(thing)
+            for name in [name for name in now if name not in contents]:
+                delattr(thing, name)
+            for name in [name for name, value in contents.items() if vars(thing).get(name) is not value]:
+                setattr(thing, name, contents[name])
+        elif isinstance(kind, type):
+            kind.clear(thing)  # of the base: a class of containers of a framework would note the change
+            (kind.extend if kind in (list, deque) else kind.update)(thing, contents)
+        else:
+            kind.write(thing, contents)
+
+
+def _now(kept: _Kept) -> Any:
+    """Return the present contents of an object, in the form in which they were kept."""
+    _, thing, contents, kind = kept
+    if kind == "cell":
+        with contextlib.suppress(ValueError):
+            return dict.fromkeys(contents, thing.cell_contents)
+        return {}
+    if kind == "globals":
+        return {name: thing[name] for name in contents if name in thing}
+    return dict(vars(thing)) if kind == "class" else dict(thing) if isinstance(contents, dict) else _copied(thing)
+
+
+def _is_of_trace(value: Any) -> bool:
+    """Return True for a tracer, a symbolic size, or a pytree with one."""
+    try:
+        leaves = jax.tree.leaves(value)
+    except Exception:  # keys without an order, or a class with a broken rule
+        return False
+    return any(isinstance(leaf, Tracer) or jax.export.is_symbolic_dim(leaf) for leaf in leaves)
+
+
+def _container(thing: Any) -> Any:
+    return next((kind for kind in _CONTAINERS if isinstance(thing, kind)), None)
+
+
+def _copied(thing: Any) -> Any:
+    return set(thing) if isinstance(thing, set) else list(thing)
+
+
+def _named(path: str, key: Any) -> str:
+    return path if key in _INNER else f"{path}.{key}" if path else str(key)
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Return the names in the code of a function and of the functions inside of it."""
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return {*code.co_names}.union(*map(_names_in, inner))
+
+
+def _is_of_library(module: str | None) -> bool:
+    root = (module or "builtins").partition(".")[0]
+    return root in _LIBRARIES or (root in sys.stdlib_module_names and root != "__main__")
