@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import describe, whole_message
+from jaxrnn.cells.forms import recomputing
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.training.batches import BatchChunk
@@ -159,9 +160,8 @@ class Forward:
         return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat, dtype=self.dtype)
 
     def _step(self, params: Arrays, state: Arrays, inputs: Arrays, mask: jax.Array) -> tuple[Any, Any]:
-        inputs = {**inputs, **self.state_inputs(state)}
-        results = self.model.apply(params, inputs, remat=self.layout.sequences.remat, dtype=self.dtype)
-        new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
+        with recomputing(self.layout.sequences.remat):
+            results, new = self.model.step(params, state, inputs, dtype=self.dtype)
         # A chunk after the end of its example must not change the state; earlier chunks have no padding.
         any_exists = mask.any()
         return results, {name: jnp.where(any_exists, new[name], state[name]) for name in new}

@@ -437,6 +437,16 @@ class Probe:
                 if first != second and 1 in (first, second):
                     self.equations.unify(first, second)
 
+    def are_equal(self, name: str, updated: str) -> bool:
+        """Return True if an input and an output have equal types, and equal shapes for all sizes of open dimensions."""
+        flow, class_of = self._solved or (self.flow, {})
+        before, after = flow.inputs[name], flow.outputs[updated]
+        shapes = [
+            None if shape is None else [self.equations.value[class_of[n]] if n in class_of else n for n in shape]
+            for shape in (before.shape, after.shape)
+        ]
+        return before.dtype == after.dtype and shapes[0] == shapes[1]
+
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         try:
             self._follow({**sizes, **self._bound}, None)
