@@ -69,9 +69,10 @@ class Dress:
 
     def updated(self, results: Mapping[str, jax.Array], before: jax.Array) -> jax.Array:
         """Return the next value in the shape and type of the value before."""
-        parts = [piece.undressed(results[piece.output], before.shape) for piece in self.pieces]
+        values = (piece.undressed(results[piece.output], before.shape) for piece in self.pieces)
+        parts = [value.astype(before.dtype) for value in values]
         axis = 0 if self.pieces[0].place is None else self.pieces[0].place[0]
-        return (parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)).astype(before.dtype)
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
 
 
 def split(updated: str, outputs: Collection[str]) -> list[str]:
@@ -84,10 +85,11 @@ def find_dress(
 ) -> tuple[Edge, Dress | None] | None:
     """Return the evidence that outputs hold the next value of an input, and how; None without such outputs.
 
-    ``is_open`` tells for each output which axes have an open size. The dress is None if the order is not known.
+    ``is_open`` tells for each input and output which axes have an open size. The dress is None if the order is not
+    known.
     """
     names = split(updated, flow.outputs)
-    pieces = [piece for name in names if (piece := piece_of(flow, source, name, is_open[name])) is not None]
+    pieces = [piece for name in names if (piece := piece_of(flow, source, name, is_open)) is not None]
     if len(pieces) == len(names) and (dress := _joined(pieces, flow.inputs[source].shape or ())) is not None:
         return Edge(source, updated, LAST_OUTPUT if pieces[0].is_shown else CARRIED), dress
     if len(names) > 1:
@@ -111,10 +113,11 @@ def _joined(pieces: Sequence[Piece], shape: Sequence[int]) -> Dress | None:
 
 
 def joins_of(flow: DataFlow, source: str, is_open: Mapping[str, Sequence[bool]]) -> list[str]:
-    """Return the outputs that hold parts of the final values of a recurrence which an input starts."""
-    pieces = {name: piece_of(flow, source, name, is_open[name]) for name in flow.outputs}
-    parts = [(piece.place, name) for name, piece in pieces.items() if piece is not None and piece.place is not None]
-    return [name for _, name in sorted(parts)]
+    """Return outputs that hold different parts of the final values of recurrences which an input starts."""
+    pieces = [piece for name in flow.outputs if (piece := piece_of(flow, source, name, is_open)) is not None]
+    # A sequence holds the final value, too.
+    parts = sorted((piece.place, piece.is_shown, piece.output) for piece in pieces if piece.place is not None)
+    return [next(group)[2] for _, group in itertools.groupby(parts, key=lambda part: part[0])]
 
 
 def held_apart(one: Dress, other: Dress) -> bool:
@@ -127,10 +130,10 @@ def held_apart(one: Dress, other: Dress) -> bool:
     return True
 
 
-def piece_of(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Piece | None:
+def piece_of(flow: DataFlow, source: str, output: str, is_open: Mapping[str, Sequence[bool]]) -> Piece | None:
     """Return the final values of the recurrence that an input starts, as an output holds them, or None."""
     before, codes = flow.inputs[source].shape, flow.outputs[output].codes.get(source)
-    if codes is None or before is None:
+    if codes is None or before is None or not _are_of_one_kind(flow.inputs[source], flow.outputs[output]):
         return None
     held = np.isin(grades(codes), (UPDATED, SHOWN))
     box = _box(held)
@@ -144,13 +147,15 @@ def piece_of(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) 
     order = next((each for each in _orders(before) if _is_in_order(whole[_slices(region)], each, place)), None)
     if len(parts) > 1 or len(inside) > 1 or order is None:
         return None
-    part, is_shown = next(iter(parts), None), bool((grades(codes[held]) == SHOWN).any())
-    if part is not None and len(is_open) > part[0] and is_open[part[0]]:
+    part, place = next(iter(parts), None), next(iter(inside), None)
+    if place is not None and is_open[source][place[0]]:
+        return None
+    if part is not None and is_open[output][part[0]]:
         # Along an open axis, only the last frame is at a known place.
         if part[1:] != (held.shape[part[0]] - 1, held.shape[part[0]]):
             return None
         part = (part[0], -1, None)
-    return Piece(output, order, part, next(iter(inside), None), is_shown)
+    return Piece(output, order, part, place, bool((grades(codes[held]) == SHOWN).any()))
 
 
 def _undressed(flow: DataFlow, source: str, output: str) -> Iterator[tuple[Dress, DataFlow]]:
@@ -180,11 +185,14 @@ def _undressed(flow: DataFlow, source: str, output: str) -> Iterator[tuple[Dress
 
 def are_alike(before: Flow, after: Flow) -> bool:
     """Return True if two values have equal numbers of elements, and both have floats or both integers."""
-    if before.shape is None or after.shape is None or math.prod(before.shape) != math.prod(after.shape):
-        return False
+    counts = [None if each.shape is None else math.prod(each.shape) for each in (before, after)]
+    return counts[0] is not None and counts[0] == counts[1] and _are_of_one_kind(before, after)
+
+
+def _are_of_one_kind(before: Flow, after: Flow) -> bool:
     kinds = (jnp.floating, jnp.integer)
     return before.dtype == after.dtype or any(
-        jnp.issubdtype(before.dtype, kind) and jnp.issubdtype(after.dtype, kind) for kind in kinds
+        all(each.dtype is not None and jnp.issubdtype(each.dtype, kind) for each in (before, after)) for kind in kinds
     )
 
 

@@ -154,10 +154,11 @@ class StateSearch:
 
     @functools.cached_property
     def _open_axes(self) -> dict[str, list[bool]]:
-        """Return for each output which axes have a size that the file does not fix."""
+        """Return for each input and output which axes have a size that neither the file nor an equation fixes."""
         ranks = {name: len(after.shape or ()) for name, after in self.flow.outputs.items()}
         shapes = {name: self.outputs[name].shape or ("",) * rank for name, rank in ranks.items()}
-        return {name: [not isinstance(size, int) for size in shape] for name, shape in shapes.items()}
+        made = {name: [not isinstance(size, int) for size in shape] for name, shape in shapes.items()}
+        return made | {name: self._open(name) for name in self.inputs}
 
     def _dress(self, name: str, updated: str) -> tuple[Edge, Dress | None] | None:
         """Return the evidence that outputs are the next value of an input in another shape or type, and the dress."""
@@ -382,7 +383,7 @@ class StateSearch:
             return
         beside = [other for other in self.flow.sites if other.label == site.label and other.slot != site.slot]
         of_state = dict.fromkeys(o.slot for o in beside if any(_starts_from(o, name) for name in pairs))
-        alone = site.length == 1 and _goes_on(site, source) and not says_data(source)
+        alone = site.length == 1 and _goes_on(site, source)
         if not of_state and not (alone and {*self.inputs} - {*pairs, source}):
             return
         why = f"although {' and '.join(of_state)} of the same node is state" if of_state else "after a single frame"
