@@ -47,6 +47,18 @@ def of_lstm(given, h, c, after, states, outputs):
     return nodes, {"x": ONE, **states}, {"y": THREE, **outputs}, CONSTANTS
 
 
+TURNED = (
+    [
+        node("Reshape", ["h", "rows"], ["h0"]),
+        gru("gru", "x", "h0", "Y", "end"),
+        Y,
+        node("Reshape", ["end", "pairs"], ["paired"]),
+        node("Transpose", ["paired"], ["out"], perm=[1, 2, 0]),
+    ],
+    {"x": [1, 3, N], "h": [3, 2, 2]},
+    {"y": [1, 1, 3, 3], "out": [2, 2, 3]},
+    CONSTANTS | {"rows": np.array([1, 3, N]), "pairs": np.array([3, 2, 2])},
+)
 ONLY_Y = [gru("gru", "x", "h", "Y")], {"x": ONE, "h": ONE}, {"Y": [1, *ONE]}, CONSTANTS
 CELL = (
     [
@@ -84,6 +96,7 @@ DRESSES = {
         of_gru("Transpose", ["B", N, 1], "B", perm=[1, 2, 0]),
         *alone(lambda out: out.transpose(2, 0, 1)),
     ),
+    "turned": (TURNED, *alone(lambda out: out.transpose(2, 0, 1))),
     "float16": (
         of_gru("Cast", (TensorProto.FLOAT16, ONE), to=TensorProto.FLOAT16),
         *alone(lambda out: out.astype("f4")),
