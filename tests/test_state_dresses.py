@@ -153,6 +153,55 @@ def test_another_dress_is_asked_about_and_converted(name, tmp_path):
             np.testing.assert_allclose(value, theirs[each], atol=1e-6)
 
 
+@pytest.mark.parametrize("names", [("past", "past_out"), ("puffer", "puffer_neu"), ("in_3", "res_8")])
+def test_other_state_in_another_dress_is_asked_about(names):
+    """Buffers, averages and counters that names or the flow know; the flow alone knows no order of other arithmetic."""
+    before, after = names
+    buffer = [
+        node("Concat", [before, "x"], ["window"], axis=1),
+        node("ReduceMean", ["window"], ["y"], axes=[1]),
+        node("Slice", ["window", "one", "far", "axis1"], ["new"]),
+        node("Cast", ["new"], [after], to=TensorProto.FLOAT16),
+    ]
+    average = [
+        node("Mul", [before, "half"], ["kept"]),
+        node("Mul", ["x", "half"], ["added"]),
+        node("Add", ["kept", "added"], ["new"]),
+        node("MatMul", ["new", "P"], ["y"]),
+        node("Squeeze", ["new", "zero"], [after]),
+    ]
+    counter = [
+        node("Add", [before, "one"], ["new"]),
+        node("Cast", [before], ["place"], to=TensorProto.FLOAT),
+        node("Add", ["x", "place"], ["y"]),
+        node("Squeeze", ["new", "zero"], [after]),
+    ]
+    for nodes, x, y, old, new in (
+        (buffer, [1, 1, N], [1, 1, N], [1, 2, N], (TensorProto.FLOAT16, [1, 2, N])),
+        (average, ROW, [1, 3], ROW, [N]),
+        (counter, ROW, ROW, (TensorProto.INT64, [1]), (TensorProto.INT64, [])),
+    ):
+        graph = nodes, {"x": x, before: old}, {"y": y, after: new}, CONSTANTS
+        check_asked("leave in another shape or type", model_of(*graph))
+        assert example_of(model_of(*graph)) == {before: after}
+        assert pairs(model_of(*graph, load={"state": {before: after}})) == {before: after}
+
+
+def test_the_question_proposes_doubtful_pairs_too():
+    """The declaration is complete, so that a state that is asked about for another reason must be in the example."""
+    nodes, inputs, outputs, constants = of_gru("Squeeze", [N])
+    nodes = [*nodes, node("MatMul", ["end", "V"], ["moved"]), node("Add", ["moved", "in_3"], ["res_8"])]
+    graph = nodes, {**inputs, "in_3": ONE}, {**outputs, "res_8": ONE}, constants
+    assert example_of(model_of(*graph)) == {"h": "out", "in_3": "res_8"}
+
+
+def test_a_growing_cache_that_turns_does_not_fix_its_length():
+    nodes = [node("Concat", ["past", "x"], ["grown"], axis=1), node("ReduceMean", ["grown"], ["y"], axes=[1])]
+    nodes.append(node("Transpose", ["grown"], ["past_out"], perm=[1, 0, 2]))
+    model = model_of(nodes, {"x": ONE, "past": [1, "P", N]}, {"y": ONE, "past_out": ["S", 1, N]})
+    assert model.dimensions == {"P": "P"}
+
+
 def test_dresses_that_hold_more_than_the_state_stay_outputs():
     for name, wanted in (("squeezed", ["y"]), ("two states in one output", ["y", "out"]), ("the output itself", ["Y"])):
         graph, proposed, _ = DRESSES[name]

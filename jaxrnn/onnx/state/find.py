@@ -148,7 +148,8 @@ class StateSearch:
         before = self.flow.inputs[name]
         starts = (site.initial.deps for site in self.flow.sites if site.initial is not None)
         made = (after for after in self.flow.outputs.values() if name in after.deps)
-        dressed = (are_alike(before, after) and before.shape != after.shape for after in made)
+        own = before.shape, before.dtype
+        dressed = (are_alike(before, after) and own != (after.shape, after.dtype) for after in made)
         may_be = name in self.declared or any(name in deps for deps in starts) or any(dressed)
         return may_be and len(self.inputs) > 1 and before.shape is not None
 
@@ -198,7 +199,11 @@ class StateSearch:
         edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
         pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
         if not self.is_complete:
-            pairs = pairing.find()
+            try:
+                pairs = pairing.find()
+            except StateError:
+                self._check_dressed(pairing.pairs, pairing)  # a closer question than one about other outputs
+                raise
             for lost in self.flow.lost:
                 # If its carries start from state, the pair of a later call carries on what this node forgets.
                 if lost.starts is None or not all(any(_comes_from(s, name) for name in pairs) for s in lost.starts):
@@ -240,7 +245,7 @@ class StateSearch:
         raise StateError(
             "the model's state may be incomplete: new values of inputs leave in another shape or type: "
             f"{', '.join(listed)}. {how}; `state={{}}` declares that there is no state"
-        )
+        ) from None
 
     def _spelled(self, updated: str) -> str:
         return " and ".join(str(self.outputs[name]) for name in split(updated, self.outputs))
@@ -269,7 +274,9 @@ class StateSearch:
             last = edge.rank == LAST_OUTPUT
             ends = [self._is_internal(*each, pairs) if last else self.probe.grows_with_time(each[0]) for each in sites]
             return any(isinstance(end, Unknown) or not end for end in ends)
-        return any(each.rank >= CELL for each in self._in_a_step([edge]))
+        # A file that names a pair by convention names all pairs.
+        unnamed = not says_data(edge.source) and not any(each.affinity == 2 for each in pairs.values())
+        return any(each.rank >= (KEPT if unnamed else CELL) or each.counts for each in self._in_a_step([edge]))
 
     def _unknown(self, pairing: Pairing, label: str, why: str) -> StateError:
         """Return the error for a node that may have state which cannot be found."""

@@ -432,6 +432,9 @@ class Probe:
             shapes = [flow.inputs[name].shape, flow.outputs[updated].shape]
             if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
                 continue
+            ones = [{axis for axis, size in enumerate(shape or ()) if size == 1} for shape in shapes]
+            if ones[0] - ones[1] and ones[1] - ones[0]:  # an axis that moves
+                continue
             for pair in zip(*shapes, strict=True):
                 first, second = (self.equations.value[class_of[size]] if size in class_of else size for size in pair)
                 if first != second and 1 in (first, second):
