@@ -1,6 +1,7 @@
 """Random step models with known state variables.
 
 `case` draws kinds of update (`state_updates`), names, layouts, fixed or open sizes, and data that resembles state.
+`dressed` draws names in four languages, and state whose next value leaves in another shape or type.
 """
 
 from __future__ import annotations
@@ -45,10 +46,43 @@ SYMBOLS = {
     "B": ("batch", "batch_size", "N"),
     "P": ("past", "P"),
     "P+": ("past_and_new", "Q"),
+    "A": ("elements", "A"),
     "S": ("S", "chars"),
     "T": ("time", "T"),
 }
 NAMES = ("conventional", "data word", "neutral", "one side")
+#: Of other languages: conventions, words for state, and names of inputs and outputs.
+LANGUAGES = {
+    "German": (
+        ("{}|{}_neu", "{}_alt|{}_neu", "{}|naechster_{}", "{}_vorher|{}_nachher", "{}_ein|{}_aus"),
+        "zustand speicher puffer zelle gedaechtnis verlauf verborgen",
+        "eingang ton rahmen merkmale messwert stimme",
+        "ausgang maske ergebnis klarer_ton vorhersage verstaerkung rest_signal einbettung",
+    ),
+    "French": (
+        ("{}|{}_suivant", "{}|nouvel_{}", "{}_precedent|{}_suivant", "{}_entree|{}_sortie", "ancien_{}|{}"),
+        "etat memoire tampon cellule interne historique caches",
+        "entree son trame voix mesure parole",
+        "sortie masque resultat propre prediction gain_sortie reste plongement",
+    ),
+    "Spanish": (
+        ("{}|{}_nuevo", "{}|nuevo_{}", "{}_anterior|{}_siguiente", "{}_entrada|{}_salida", "{}_viejo|{}"),
+        "estado memoria bufer celda interno historial oculto",
+        "entrada sonido trama voz medida habla",
+        "salida mascara resultado limpio prediccion ganancia residuo incrustacion",
+    ),
+}
+#: Other shapes and types in which the next value of a state leaves, or parts of it, or nothing.
+DRESSES = ("squeezed", "flattened", "transposed", "float16", "double", "packed", "parted", "shown", "not returned")
+CASTS = {"float16": TensorProto.FLOAT16, "double": TensorProto.DOUBLE}
+#: The updates whose state the flow knows in each dress, with any names.
+RECURRENT = ("LSTM node", "GRU node", "RNN node", "Scan", "Loop")
+#: The updates that the flow proves, whatever the names. Others need names by convention, and so do buffers that each
+#: step fills.
+PROVED = EVIDENT - {"GRU written out", "minimal GRU", "packed cells", "ring by Where", "ring by slices"}
+FILLED = ("sliding buffer", "convolution cache")
+DRESSED = dict.fromkeys(DRESSES, RECURRENT) | dict.fromkeys(("packed", "parted"), ("LSTM node",))
+DRESSED |= dict.fromkeys(("shown", "not returned"), ("GRU node", "RNN node"))
 
 
 @dataclasses.dataclass
@@ -62,6 +96,8 @@ class Case:
         conventional: exactly the names of state variables pair by convention, so the finder must not ask.
         evident: a reader of the names and the graph knows the state variables.
         updates, names, extras, sizes: the choices.
+        dress: the dress of the first state, one of `DRESSES`, or empty.
+        language: the language of the names.
         compiles: no shape depends on a value.
         growing: the state grows with each step.
         ports: the inputs by name.
@@ -79,10 +115,13 @@ class Case:
     compiles: bool
     growing: bool
     ports: dict[str, Port] = dataclasses.field(repr=False)
+    graph: Graph = dataclasses.field(repr=False)
+    dress: str = ""
+    language: str = "English"
 
     @property
     def description(self) -> str:
-        parts = ["+".join(self.updates) or "stateless", self.names, self.sizes, *self.extras]
+        parts = ["+".join(self.updates) or "stateless", self.names, self.language, self.dress, self.sizes, *self.extras]
         return f"{self.seed}: " + ", ".join(parts)
 
     def start(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -116,8 +155,8 @@ class Port:
 class Names:
     """A source of distinct names for inputs and outputs."""
 
-    def __init__(self, rng: random.Random, mode: str, data_pairs: bool, states: int):
-        self.rng, self.mode, self.data_pairs = rng, mode, data_pairs
+    def __init__(self, rng: random.Random, mode: str, data_pairs: bool, states: int, language: str = "English"):
+        self.rng, self.mode, self.data_pairs, self.language = rng, mode, data_pairs, language
         self.taken: set[str] = set()
         self.words: set[str] = set()
         self.neutral = rng.choice(NEUTRAL).split("|")
@@ -159,6 +198,11 @@ class Names:
     def conventional(self, words: str) -> tuple[str, str]:
         """Name a state variable by convention."""
         rng = self.rng
+        if self.language in LANGUAGES:
+            forms, given = LANGUAGES[self.language][:2]
+            word = rng.choice([word for word in given.split() if word not in self.words])
+            self.words.add(word)
+            return tuple(self.take(side.format(word)) for side in rng.choice(forms).split("|"))
         own, general = ([word for word in pool.split() if word not in self.words] for pool in (words, STATE_WORDS))
         form = self.convention or rng.choice(CONVENTIONS)
         word = self.shared or rng.choice(own if own and rng.random() < 0.6 else general)
@@ -186,7 +230,7 @@ class Names:
         if self.paired and self.data_pairs:
             self.data_pairs = False
             return self.take(self.paired + "_out")
-        pool = (INPUTS, OUTPUTS)[side]
+        pool = LANGUAGES[self.language][2 + side] if self.language in LANGUAGES else (INPUTS, OUTPUTS)[side]
         spoken = {part for name in self.words for part in name.split("_")}
         return self.take(self.rng.choice([name for name in pool.split() if name not in self.taken | spoken]))
 
@@ -220,7 +264,9 @@ class Graph:
         self.prefix = rng.choice(("unk__", "b", "u", "dim_"))
         self.given: dict[str, str] = {}
         self.fresh = rng.randrange(20)
-        self.reset = ""
+        self.reset = self.dress = ""
+        #: The state in another dress: its input, its parts so far, and the inputs that share an output.
+        self.first, self.parts, self.sharing = "", [], []
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
@@ -344,18 +390,97 @@ class Graph:
 
     def state(self, order: str, words: str, kind: int = F32, values: str = "") -> str:
         given, new = self.names.pair(words)
+        if self.dress == "parted" and len(self.sharing) < 2:
+            return self.part(given, new, order)
         self.pairs[given] = (new, order)
+        self.first = self.first or given
         value = self.input(given, order, kind, values)
         if self.reset and kind == F32 and not values:
             value = self.op("Where", self.reset, 0.0, value)
         self.given[value] = given
         return value
 
+    def part(self, given: str, new: str, order: str) -> str:
+        """Return a part of the state that two outputs return."""
+        if not self.parts:
+            self.size["L"], self.first = 2, given
+            self.parts = self.op("Split", self.input(given, "L" + order), outputs=2, axis=0)
+            self.pairs[given] = (new, order)
+        else:
+            self.pairs[self.first] = (f"{self.pairs[self.first][0]}, {new}", order)
+        value = self.squeeze(self.parts[len(self.sharing)], 0)
+        self.given[value] = new
+        self.sharing.append(new)
+        return value
+
+    @property
+    def replaced(self) -> set[str]:
+        """The outputs that hold only state."""
+        more = self.pairs[self.first][0] if self.dress in ("packed", "shown") else ""
+        return {name for new, _ in self.pairs.values() for name in new.split(", ")} - {more}
+
+    def dressed(self, given: str, value: str) -> bool:
+        """Add the output of the first state in its dress; return False if the state has none."""
+        new, order = self.pairs.get(given, (given, self.pairs[self.first][1]))
+        if self.dress == "parted":
+            if given in self.sharing:
+                self.output(given, value, order)
+            return given in self.sharing
+        if self.dress == "packed" and len(self.parts) < 2:
+            self.parts.append(value)
+            self.sharing.append(given)
+            if len(self.parts) == 2:
+                axis = order.index("H")
+                self.pairs[given] = (self.pairs[self.first][0], order)
+                self.size["W"] = 2 * self.size["H"]
+                joined = self.op("Concat", *self.parts, axis=axis)
+                self.output(self.pairs[self.first][0], joined, order.replace("H", "W"))
+            return True
+        if given != self.first or self.dress in ("", "packed"):
+            return False
+        if len(order) < 2 or (self.dress == "squeezed" and "1" not in order):
+            raise ValueError(order)
+        if self.dress == "squeezed":
+            rest = "".join(letter for letter in order if letter != "1")
+            self.output(new, self.turn(value, order, rest), rest)
+        elif self.dress == "flattened":
+            self.open_letters |= {"A"} if self.open_letters & {*order} else set()
+            self.size["A"] = int(np.prod([self.size[letter] for letter in order]))
+            self.output(new, self.op("Reshape", value, self.const(np.array([-1]))), "A")
+        elif self.dress == "transposed":
+            self.output(new, self.turn(value, order, order[::-1]), order[::-1])
+        elif self.dress in CASTS:
+            kind = CASTS[self.dress]
+            self.output(new, self.op("Cast", value, to=kind), order, kind)
+        return True
+
+    def undressed(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the next states in the shapes and types of the inputs; ``found`` has the outputs of a step."""
+        states = {}
+        for given, (new, order) in self.pairs.items():
+            shape, kind = self.ports[given].shape, helper.tensor_dtype_to_np_dtype(self.ports[given].kind)
+            value = None if self.dress == "parted" and given == self.first else found.get(new)
+            if given == self.first and self.dress == "transposed":
+                value = value.reshape([self.size[letter] for letter in order[::-1]]).transpose()
+            elif given in self.sharing and self.dress == "packed":
+                value = np.split(value, 2, order.index("H"))[self.sharing.index(given)]
+            elif given == self.first and self.dress == "parted":
+                value = np.stack([found[each] for each in self.sharing])
+            if value is not None:
+                grows = "P" in order
+                states[given] = value if grows else value.reshape(shape).astype(kind)
+        return states
+
     def layout(self, state: str) -> str:
         """Return the layout of a state variable."""
         return self.pairs[self.given[state]][1]
 
-    def update(self, state: str, value: str) -> None:
+    def update(self, state: str, value: str, shown: str = "") -> None:
+        """Return the next value of a state; ``shown`` is a sequence ``"T1BH"`` that ends with the value."""
+        if self.dress and self.dressed(self.given[state], value):
+            if self.dress == "shown":
+                self.output(self.pairs[self.first][0], shown, "T1BH")
+            return
         new, order = self.pairs[self.given[state]]
         self.output(new, value, order, self.ports[self.given[state]].kind)
 
@@ -446,16 +571,30 @@ def case(seed: int) -> Case:
 
     Most cases without conventional names have only updates and extras that the graph makes evident.
     """
-    rng = random.Random(seed)
+    return drawn(seed, random.Random(seed), "English", "")
+
+
+def dressed(seed: int) -> Case:
+    """Draw a step model with names in one of four languages; in half of the cases, a state leaves in another dress."""
+    rng = random.Random(f"dressed {seed}")
+    return drawn(seed, rng, rng.choice(("English", *LANGUAGES)), rng.choice(DRESSES) if rng.random() < 0.5 else "")
+
+
+def drawn(seed: int, rng: random.Random, language: str, dress: str) -> Case:
+    """Draw a step model with names in a language, and its first state in a dress."""
     mode = rng.choices(NAMES, (60, 14, 14, 12))[0]
-    shown = mode != "conventional" and rng.random() < 0.75
-    updates = tuple(rng.choices(sorted(EVIDENT if shown else UPDATES), k=rng.choice((1, 1, 1, 1, 2, 2, 3))))
+    mode = "conventional" if language != "English" and mode == "data word" else mode
+    shown = (mode != "conventional" and rng.random() < 0.75) or language != "English"
+    known = UPDATES if not shown else EVIDENT if language == "English" else PROVED
+    updates = tuple(rng.choices(sorted(known), k=rng.choice((1, 1, 1, 1, 2, 2, 3))))
     if rng.random() < 0.06:
         updates = ()
+    if dress:
+        updates = (rng.choice(DRESSED[dress]), *updates[1:])
     extras = tuple(rng.sample(PLAIN_EXTRAS if shown else EXTRAS, rng.choice((0, 0, 1, 1, 2))))
     if not updates:  # of fixed size, it could as well run over time
         extras = tuple(extra for extra in extras if extra != "frequency")
-    data_pairs = mode == "conventional" and rng.random() < 0.06
+    data_pairs = mode == "conventional" and not shown and not dress and rng.random() < 0.06
     if data_pairs:
         extras = (
             rng.choice(("mask", "residual")),
@@ -463,21 +602,24 @@ def case(seed: int) -> Case:
         )
     for attempt in range(100):
         try:
-            return build(seed, random.Random(f"{seed} {attempt}"), updates, extras, mode, data_pairs)
+            names = random.Random(f"{seed} {attempt}")
+            return build(seed, names, updates, extras, mode, data_pairs, language, dress)
         except ValueError:  # a name is taken
             continue
     raise AssertionError(f"no names for case {seed}")
 
 
-def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
-    """Build the model of these choices, or raise ValueError if two values get one name."""
-    names = Names(rng, mode, data_pairs, len(updates))
+def build(seed, rng, updates, extras, mode, data_pairs, language, dress) -> Case:
+    """Build the model of these choices, or raise ValueError if two values get one name or a layout fits no dress."""
+    names = Names(rng, mode, data_pairs, len(updates), language)
     by_weights = bool(updates) and set(updates) <= FIXED_BY_WEIGHTS and rng.random() < 0.3
     opened = "each" if by_weights else rng.choice(("one", "each", "each", "baked"))
     batch = None if by_weights else rng.choice((1, 1, 2, None, None))
     chunk = bool(updates) and updates[0] in CHUNKED and rng.random() < 0.5
+    chunk &= dress not in ("shown", "not returned") and (language == "English" or not {*FILLED} & {*updates})
     g = Graph(rng, names, batch=batch, opened=opened, chunk=3 if chunk else 1, by_weights=by_weights)
-    if chunk and set(updates) <= {"LSTM node", "GRU node", "RNN node", "Scan", "Loop"} and g.chance(0.3):
+    g.dress = dress
+    if chunk and set(updates) <= {*RECURRENT} and g.chance(0.3) and not dress:
         g.open_letters.add("T")
     signal, order = read_frame(g, chunk)
     read = signal
@@ -500,6 +642,7 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
     proto = g.proto()
     inputs = len(g.inputs) - len(g.pairs)
     conventional = mode == "conventional" and not data_pairs and (bool(updates) or inputs == 1)
+    conventional &= language == "English" and not dress
     shown = set(updates) <= EVIDENT and (inputs == 1 or (names.natural and set(extras) <= set(PLAIN_EXTRAS)))
     return Case(
         seed=seed,
@@ -511,6 +654,9 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
         names="conventional, data too" if data_pairs else mode,
         extras=extras,
         sizes=f"batch {batch or opened}" + ", by weights" * by_weights + ", open time" * ("T" in g.open_letters),
+        graph=g,
+        dress=dress,
+        language=language,
         compiles=g.compiles,
         growing=any("P" in order for _, order in g.pairs.values()),
         ports=g.ports,

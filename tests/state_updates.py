@@ -46,7 +46,7 @@ def recurrent(g, signal, kind, gates):
     count = 1 + len(carried)
     y, *ends = g.op(kind, frames, *weights, bias, "", *initial, outputs=count, hidden_size=hidden)
     for value, end in zip(carried, ends, strict=True):
-        g.update(value, g.turn(end, "1BH", order))
+        g.update(value, g.turn(end, "1BH", order), shown=y)
     return g.like(signal, g.op("MatMul", g.squeeze(y, 1), g.weight(hidden, 4)))
 
 

@@ -253,9 +253,9 @@ def test_declared_pairs_win():
 
 def test_declared_pairs_are_checked():
     check_refused(jaxrnn.InputError, "pairs go from an input", step_of_two_lstms, state={"a": "nothing"})
-    nodes = [gru("gru", "x", "h", "Y", "end")]
-    ends = {"x": ONE, "h": ONE}, {"Y": [1, 1, 1, N], "end": ONE}, C
-    check_refused(jaxrnn.InputError, "differ in shape", model_of, nodes, *ends, load={"state": {"h": "Y"}})
+    nodes = [gru("gru", "x", "h", "Y", "end"), node("Concat", ["end", "end"], ["both"], axis=0)]
+    ends = {"x": ONE, "h": ONE}, {"both": [2, 1, N], "end": ONE}, C
+    check_refused(jaxrnn.InputError, "differ in shape", model_of, nodes, *ends, load={"state": {"h": "both"}})
     check_refused(jaxrnn.InputError, "one output", model_of, nodes, *ends, load={"state": {"h": "end", "x": "end"}})
 
 

@@ -46,7 +46,9 @@ def _mutants(tests: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
     return [Mutant(*row, tuple(tests.split())) for row in rows]
 
 
-PAIRING, FIND, SIZES, NAMES = (f"onnx/state/{name}.py" for name in ("pairing", "find", "sizes", "names"))
+PAIRING, FIND, SIZES, NAMES, DRESSES = (
+    f"onnx/state/{name}.py" for name in ("pairing", "find", "sizes", "names", "dresses")
+)
 STATE = _mutants(
     "test_state_finding.py test_state_principle.py test_state_of_arithmetic.py test_state.py test_state_generated.py",
     ("named averages are doubted", PAIRING, " or (self.rank == KEPT and self.affinity == 2)", ""),
@@ -65,6 +67,20 @@ STATE += _mutants(
     ("unknown growth", SIZES, "            return longer\n        pairs", "            return False\n        pairs"),
     ("unknown trips", SIZES, "if self.flow.sites[index].length is None:", "if index is None:"),
     ("origins again and again", SIZES, "if id(origin) not in seen:", "if True:"),
+)
+STATE += _mutants(
+    "test_state_dresses.py test_state_finding.py test_state_complete.py",
+    ("other dresses are data", FIND, "            self._check_dressed(pairs, pairing)\n", ""),
+    ("names in another dress", FIND, "and (edge.source, edge.output) not in self.candidates and", "and False and"),
+    ("a first state over open time", FIND, "isinstance(end, Unknown) or not end for", "end is not None for"),
+    ("masks of state are asked about", FIND, "if not any(_starts_from(each[1], name) for name in pairs)]", "]"),
+    ("single frames that do not return", FIND, "alone = site.length == 1 and", "alone = site.length == 0 and"),
+    ("outputs of two inputs", FIND, "and held_apart(dresses[one], dresses[other])):", "):"),
+    ("orders of axes", DRESSES, "turned.transpose([self.order.index(axis)", "turned.transpose([self.order[axis]"),
+    ("any elements are an order", DRESSES, "((turned == found) | (found < 0)).all()", "(turned >= 0).all()"),
+    ("parts in any order", DRESSES, "== 1 and ends == starts else None", "== 1 else None"),
+    ("shown outputs are state", DRESSES, "if piece.held is None and not piece.is_shown]", "if piece.held is None]"),
+    ("elements in unknown order", DRESSES, "        fitting = []  #", "        pass  #"),
 )
 
 TOTALS = "streaming/totals.py"

@@ -60,7 +60,9 @@ def load(
             that branches on the values fold. The model no longer has these inputs.
         state: pairs of a state input and the output with the updated value, if neither the flow of data nor names
             decide. The declaration is complete; ``{}`` declares that there is no state. An input with a value in the
-            file (an initializer of the same name) is state only if named here; the value is then the initial state.
+            file (an initializer of the same name) is state only if named here; the value is then the initial state. An
+            updated value in another shape or type is converted in each step; ``{"both": "h, c"}`` joins two outputs,
+            and several inputs may name an output that holds all of them.
         dims: names and sizes of open dimensions, by the names in ``model.inputs``. A name renames a dimension, a shared
             name ties dimensions, a number fixes a dimension, and a multiple relates dimensions: ``{"unk__351": "time",
             "unk__353": "time", "unk__350": 1, "T": "4*U"}``. An axis of an array is also ``"<array>_dim_<axis>"``,

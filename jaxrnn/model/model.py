@@ -25,7 +25,7 @@ from jaxrnn.onnx.evaluate import BoundNode, Caller, Scope, call, collecting, eva
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
-from jaxrnn.onnx.state import Findings, StateSearch, StateVar, check_pairs, stated_state
+from jaxrnn.onnx.state import Findings, StateSearch, StateVar, are_plain, check_pairs, stated_state
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.values import Stacked, holds_text, is_text, traced
 from jaxrnn.steps.specs import ArraySpec, Dimension
@@ -90,6 +90,8 @@ class Model:
         self._uncompilable: str | None = None
         #: The other options of `load`, without ``static`` and ``state``, to restore the model from a pickle.
         self._load_options = dict(options)
+        if self.declared_state and not are_plain(self.inputs, self.outputs, self.declared_state):
+            _ = self._search  # the flow tells how an output holds a value of another shape or type
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -616,7 +618,7 @@ class Model:
         return ExportForm(
             self,
             step_file=self.step_file if self.declared_state is None else None,
-            state_names={each.name: (str(each.input), str(each.output)) for each in self.state},
+            state_names={each.name: (str(each.input), self._steps.output_name(each)) for each in self.state},
             operators=operators_by_scope(self.program.block),
             keeps_types=True,
             notes=self._notes,

@@ -39,18 +39,23 @@ class Steps:
         internal = [variable for variable in model.state if variable.kind == "internal"]
         if internal:
             nodes = ", ".join(sorted({str(variable.node) for variable in internal}))
+            known = {each.input: each.output for each in model.state if each.kind == "external"} or "{INPUT: OUTPUT}"
             raise StateError(
                 f"{model.label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
-                f"whole sequences with `model.apply`, or turn it into a streaming model with "
-                f"`model.stream`"
+                f"whole sequences with `model.apply`, or turn it into a streaming model with `model.stream`. If the "
+                f"caller carries all state, and these nodes begin again in every step, say so: `jaxrnn.load(path, "
+                f"state={known})`"
             )
         self._model = model
         self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}
         self._input_of = {str(variable.input): name for name, variable in self.state.items()}
-        self._output_of = {str(variable.output): name for name, variable in self.state.items()}
+        self._dresses = model._findings.dresses
+        plain = {str(variable.output) for name, variable in self.state.items() if name not in self._dresses}
+        #: The outputs that are only state.
+        self._updated = plain.union(*(dress.replaced for dress in self._dresses.values()))
         batch_symbol, self._open = open_sizes(model.state, model.growing_dimensions)
         # One name for open dimensions that the nodes need to be equal.
-        outputs = [info.sized(model.dimensions) for info in model.outputs if info.name not in self._output_of]
+        outputs = [info.sized(model.dimensions) for info in model.outputs if info.name not in self._updated]
         self.spec = StepSpec(
             model.label,
             inputs=tuple(info.sized(model.dimensions) for info in model.inputs if info.name not in self._input_of),
@@ -58,6 +63,11 @@ class Steps:
             state=tuple(StateSpec(v.name, v.dtype, tuple(v.shape), kind=v.kind) for v in model.state),
             batch_symbol=batch_symbol,
         )
+
+    def output_name(self, variable: StateVar) -> str:
+        """Return a name for the updated value of an external variable in a file, where the value is one array."""
+        dress = self._dresses.get(variable.name)
+        return f"{variable.input}_next" if dress is not None and len(dress.pieces) > 1 else str(variable.output)
 
     def init(self, batch: int | None, dims: Mapping[str, int] | None = None) -> dict[str, jax.Array]:
         """Return zeros, or the file's values, for each state variable."""
@@ -146,8 +156,10 @@ class Steps:
     def _plain_step(self, params: Arrays, inputs: Arrays, state: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         carried = {str(variable.input): state[name] for name, variable in self.state.items()}
         results = self._model.apply(params, {**inputs, **carried})
-        outputs = {name: value for name, value in results.items() if name not in self._output_of}
-        return outputs, {name: results[str(variable.output)] for name, variable in self.state.items()}
+        outputs = {name: value for name, value in results.items() if name not in self._updated}
+        new = {name: results[str(each.output)] for name, each in self.state.items() if name not in self._dresses}
+        new |= {name: dress.updated(results, state[name]) for name, dress in self._dresses.items()}
+        return outputs, {name: new[name] for name in self.state}
 
     def _check_inputs(self, inputs: Any) -> None:
         stray = [name for name in inputs if name in self._input_of] if isinstance(inputs, Mapping) else []

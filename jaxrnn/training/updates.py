@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import describe, whole_message
+from jaxrnn.cells.forms import recomputing
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.training.batches import BatchChunk
@@ -159,10 +160,8 @@ class Forward:
         return self.model.scan(params, state, inputs, time_axis=axes, lengths=lengths, remat=remat, dtype=self.dtype)
 
     def _step(self, params: Arrays, state: Arrays, inputs: Arrays) -> tuple[Any, Any]:
-        inputs = {**inputs, **self.state_inputs(state)}
-        results = self.model.apply(params, inputs, remat=self.layout.sequences.remat, dtype=self.dtype)
-        new = {variable.name: results.pop(str(variable.output)) for variable in self.model.state}
-        return results, new
+        with recomputing(self.layout.sequences.remat):
+            return self.model.step(params, state, inputs, dtype=self.dtype)
 
     def state_inputs(self, state: Arrays) -> dict[str, Any]:
         """Return a state by the names of model inputs; empty in mode "apply"."""

@@ -21,7 +21,8 @@ from jaxrnn.jaxprs import flows
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Site
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.program import Program
-from jaxrnn.onnx.state.names import affinity
+from jaxrnn.onnx.state.dresses import Dress, are_alike, find_dress, held_apart, joins_of, split
+from jaxrnn.onnx.state.names import affinity, says_data
 from jaxrnn.onnx.state.pairing import (
     BUFFER,
     CARRIED,
@@ -52,7 +53,8 @@ class StateVar:
         kind: ``"external"`` if the caller passes the variable in and gets it back, ``"internal"`` if each call resets
             and forgets the variable.
         input: the graph input of the old value, or None if internal.
-        output: the graph output of the updated value, or None if internal.
+        output: the graph output of the updated value, or several outputs with commas between them that hold its parts;
+            None if internal.
         node: the label of the node with this variable, or several labels separated by commas.
         shape: sizes, and names of open dimensions.
         dtype: the element type.
@@ -94,6 +96,8 @@ class Findings:
     #: the carries of recurrences inside a step that are reset in each step, such as a GRU over frequency
     of_frame: tuple[str, ...] = ()
     undeclared: tuple[tuple[str, str], ...] = ()  # pairs that could be state, and that a declaration makes data
+    #: for each state input whose next value leaves in another shape or type, how outputs hold the value
+    dresses: Mapping[str, Dress] = dataclasses.field(default_factory=dict)
 
 
 class StateSearch:
@@ -114,15 +118,18 @@ class StateSearch:
             if (self.declared or not self.is_complete) and agree(source, target)
         ]
         said = [pair for pair in self.candidates if affinity(*pair) == 2] if declared is None else []
-        said += self.declared.items()
+        said += [pair for pair in self.declared.items() if pair in self.candidates]
         with exact_types():
             self.probe = Probe(program, list(self.inputs.values()), static, self._sources(), said)
             # An output may have a type and a shape of which the file says nothing, or something else.
             more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._are_alike(*pair)]
-            more = list(dict.fromkeys([*self.candidates, *more]))
-            if len(more) > len(self.candidates) and (self.declared or not self.is_complete):
-                self.candidates = more
-                self.probe.follow_also(self._sources())
+            if self.declared or not self.is_complete:
+                followed = self._sources()
+                self.candidates = list(dict.fromkeys([*self.candidates, *more]))
+                sources = dict.fromkeys([*self._sources(), *filter(self._may_be_dressed, self.inputs)])
+                if len(sources) > len(followed):
+                    self.probe.follow_also(list(sources))
+            self.dresses = self._declared_dresses()
 
     @property
     def flow(self) -> DataFlow:
@@ -136,29 +143,78 @@ class StateSearch:
         before, after = self.flow.inputs[name], self.flow.outputs[updated]
         return before.shape is not None and (before.shape, before.dtype) == (after.shape, after.dtype)
 
+    def _may_be_dressed(self, name: str) -> bool:
+        """Return True if a recurrence may start from an input, or an output may be the input in another dress."""
+        before = self.flow.inputs[name]
+        starts = (site.initial.deps for site in self.flow.sites if site.initial is not None)
+        made = (after for after in self.flow.outputs.values() if name in after.deps)
+        own = before.shape, before.dtype
+        dressed = (are_alike(before, after) and own != (after.shape, after.dtype) for after in made)
+        may_be = name in self.declared or any(name in deps for deps in starts) or any(dressed)
+        return may_be and len(self.inputs) > 1 and before.shape is not None
+
+    @functools.cached_property
+    def _open_axes(self) -> dict[str, list[bool]]:
+        """Return for each input and output which axes have a size that neither the file nor an equation fixes."""
+        ranks = {name: len(after.shape or ()) for name, after in self.flow.outputs.items()}
+        shapes = {name: self.outputs[name].shape or ("",) * rank for name, rank in ranks.items()}
+        made = {name: [not isinstance(size, int) for size in shape] for name, shape in shapes.items()}
+        return made | {name: self._open(name) for name in self.inputs}
+
+    def _dress(self, name: str, updated: str) -> tuple[Edge, Dress | None] | None:
+        """Return the evidence that outputs are the next value of an input in another shape or type, and the dress."""
+        if updated in self.outputs and self.probe.are_equal(name, updated):
+            return None
+        return find_dress(self.flow, name, updated, self._open_axes)
+
+    def _declared_dresses(self) -> dict[str, Dress]:
+        """Return the dresses of declared state, or raise an InputError for outputs that cannot be the next value."""
+        dresses: dict[str, Dress] = {}
+        for name, updated in self.declared.items():
+            found = self._dress(name, updated)
+            if found is not None and found[1] is not None:
+                dresses[name] = found[1]
+            elif (name, updated) not in self.candidates and self.outputs[updated].dtype is not None:
+                kind = "dtype" if self.inputs[name].dtype != self.outputs[updated].dtype else "shape"
+                raise InputError(
+                    f"state: {self.inputs[name]} and {self.outputs[updated]} differ in {kind}, and the flow of data "
+                    "does not tell where the elements of the input return"
+                )
+        for one, other in itertools.combinations(self.declared, 2):
+            shared = {*split(self.declared[one], self.outputs)} & {*split(self.declared[other], self.outputs)}
+            if shared and not (one in dresses and other in dresses and held_apart(dresses[one], dresses[other])):
+                raise InputError(f"`state={self.declared}`: one output cannot be the updated value of two inputs")
+        return dresses
+
     def find(self) -> Findings:
         """Return the state, or raise a StateError that asks for a declaration."""
         with exact_types():
             variables = self._find()
         growing, of_frame = frozenset(self.growing), tuple(self.of_frame)
-        return Findings(variables, self.probe.dimensions, growing, of_frame, tuple(self.undeclared))
+        undeclared = tuple(self.undeclared)
+        return Findings(variables, self.probe.dimensions, growing, of_frame, undeclared, self.dresses)
 
     def _find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
         edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
         pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
         if not self.is_complete:
-            pairs = pairing.find()
+            try:
+                pairs = pairing.find()
+            except StateError:
+                self._check_dressed(pairing.pairs, pairing)  # a closer question than one about other outputs
+                raise
             for lost in self.flow.lost:
                 # If its carries start from state, the pair of a later call carries on what this node forgets.
                 if lost.starts is None or not all(any(_comes_from(s, name) for name in pairs) for s in lost.starts):
                     raise self._unknown(pairing, lost.label, lost.why)
+            self._check_dressed(pairs, pairing)
         else:
             pairs = pairing.take_proved()
             self.undeclared += [(edge.source, edge.output) for edge in pairing.left_out()]
             labels = dict.fromkeys(each.label for each in self.flow.lost)
             self.of_frame += [f"node {label!r}, which cannot be followed" for label in labels]
-        for edge in pairs.values():
+        for edge in (edge for name, edge in pairs.items() if name not in self.dresses):
             before, after = self.flow.inputs[edge.source].shape, self.flow.outputs[edge.output].shape
             symbols = self.inputs[edge.source].shape or ()
             if after is None:  # a size may grow, unless the file gives the sizes one name
@@ -168,6 +224,59 @@ class StateSearch:
                     self.growing.add(str(self.probe.dimensions[symbol]))
         external = [self._external(pairs[name]) for name in self.inputs if name in pairs]
         return (*external, *self._internal(pairs, pairing))
+
+    def _check_dressed(self, pairs: Mapping[str, Edge], pairing: Pairing) -> None:
+        """Ask about inputs whose next value leaves in another shape or type."""
+        found = list(self._dressed_pairs(pairs))
+        if not found:
+            return
+        listed = [
+            f"{edge.source!r} -> {edge.output!r} ({self.inputs[edge.source]} leaves as {self._spelled(edge.output)})"
+            for edge, _ in found
+        ]
+        chosen: list[tuple[Edge, Dress]] = []
+        for edge, dress in sorted(found, key=lambda each: (-each[0].rank, -each[0].affinity)):
+            if dress is not None and all(held_apart(dress, other) for _, other in chosen):
+                chosen.append((edge, dress))
+        how = "Export the model with new values in the shapes of the inputs, because their order is not known"
+        if chosen:
+            declaration = pairing.declaration(edge for edge, _ in chosen)
+            how = f"Name all pairs that are state, for instance: {declaration}, and each step converts the new values"
+        raise StateError(
+            "the model's state may be incomplete: new values of inputs leave in another shape or type: "
+            f"{', '.join(listed)}. {how}; `state={{}}` declares that there is no state"
+        ) from None
+
+    def _spelled(self, updated: str) -> str:
+        return " and ".join(str(self.outputs[name]) for name in split(updated, self.outputs))
+
+    def _dressed_pairs(self, pairs: Mapping[str, Edge]) -> Iterator[tuple[Edge, Dress | None]]:
+        """Yield the best evidence for each input that is not state as it is, but may be in another shape or type."""
+        taken = {edge.output for edge in pairs.values()}
+        for name in self.inputs:
+            own = pairs.get(name)
+            updates = [output for output in self.outputs if output not in taken] if own is None else [own.output]
+            if own is None and len(parts := joins_of(self.flow, name, self._open_axes)) > 1 and taken.isdisjoint(parts):
+                updates.append(", ".join(parts))
+            ways = [way for updated in updates if (way := self._dress(name, updated)) is not None]
+            ways = [way for way in ways if self._is_state(way[0], pairs)]
+            if ways:
+                yield max(ways, key=lambda way: (way[0].rank, way[0].affinity))
+
+    def _is_state(self, edge: Edge, pairs: Mapping[str, Edge]) -> bool:
+        """Return True if outputs in another dress may be the next value of an input: by flow or by names."""
+        named = edge.affinity == 2 and not says_data(edge.source) and not edge.unchanged
+        if named and (edge.source, edge.output) not in self.candidates and {*self.inputs} - {*pairs, edge.source}:
+            return True
+        if edge.rank in (CARRIED, LAST_OUTPUT):  # over an open number of frames, the first state may be data
+            sites = [(n, site) for n, site in enumerate(self.flow.sites) if _goes_on(site, edge.source)]
+            sites = [each for each in sites if not any(_starts_from(each[1], name) for name in pairs)]
+            last = edge.rank == LAST_OUTPUT
+            ends = [self._is_internal(*each, pairs) if last else self.probe.grows_with_time(each[0]) for each in sites]
+            return any(isinstance(end, Unknown) or not end for end in ends)
+        # A file that names a pair by convention names all pairs.
+        unnamed = not says_data(edge.source) and not any(each.affinity == 2 for each in pairs.values())
+        return any(each.rank >= (KEPT if unnamed else CELL) or each.counts for each in self._in_a_step([edge]))
 
     def _unknown(self, pairing: Pairing, label: str, why: str) -> StateError:
         """Return the error for a node that may have state which cannot be found."""
@@ -214,7 +323,8 @@ class StateSearch:
         return [output for output in self.outputs if not any(affinity(name, output) == 2 for name in self.inputs)]
 
     def _external(self, edge: Edge) -> StateVar:
-        info, target = self.inputs[edge.source], self.flow.outputs[edge.output]
+        info = self.inputs[edge.source]
+        targets = [self.flow.outputs[name].ids for name in split(edge.output, self.outputs)]
         assert info.dtype is not None
         if info.shape is None:
             raise StateError(
@@ -223,11 +333,13 @@ class StateSearch:
                 "fix the value of the input with `jaxrnn.load(path, static={NAME: VALUE})`"
             )
         sites = [site for site in self.flow.sites if _starts_from(site, edge.source)]
-        producers = self.flow.labels_of(target.ids) if target.ids is not None else []
+        producers = [label for ids in targets if ids is not None for label in self.flow.labels_of(ids)]
         sites = [site for site in sites if site.label in producers] or sites
         labels = list(dict.fromkeys(site.label for site in sites)) if edge.rank in (CARRIED, LAST_OUTPUT) else []
         if edge.source in self.declared:
             reason = f"declared: `state={ {edge.source: edge.output} }`"
+            if edge.source in self.dresses:
+                reason = f"{reason}; each step converts {self._spelled(edge.output)}"
         else:
             reason = external_reason(edge, sites)
         node = ", ".join(labels or edge.joins or producers)
@@ -269,14 +381,21 @@ class StateSearch:
         return variables
 
     def _check_returned(self, site: Site, carry: str, pairs: Mapping[str, Edge], pairing: Pairing) -> None:
-        """Ask about a carry that starts from an input, and does not return, beside a second carry that is state."""
+        """Ask about a carry that starts from an input and does not return, although it is likely state.
+
+        Either a second carry of the node is state, or the recurrence takes a single frame.
+        """
         source = next((name for name in self.inputs if name not in pairs and _starts_from(site, name)), None)
-        beside = [other for other in self.flow.sites if other.label == site.label and other.slot != site.slot]
-        if source is None or not any(_starts_from(other, name) for other in beside for name in pairs):
+        if source is None:
             return
+        beside = [other for other in self.flow.sites if other.label == site.label and other.slot != site.slot]
+        of_state = dict.fromkeys(o.slot for o in beside if any(_starts_from(o, name) for name in pairs))
+        alone = site.length == 1 and _goes_on(site, source)
+        if not of_state and not (alone and {*self.inputs} - {*pairs, source}):
+            return
+        why = f"although {' and '.join(of_state)} of the same node is state" if of_state else "after a single frame"
         raise StateError(
-            f"{carry} starts from the input {source!r}, and no output has its new value, although "
-            f"{' and '.join(dict.fromkeys(other.slot for other in beside))} of the same node is state: export the "
+            f"{carry} starts from the input {source!r}, and no output has its new value, {why}: export the "
             f"model with the new value, or say that {source!r} is data, with {pairing.declaration()}"
         )
 
@@ -297,6 +416,12 @@ class StateSearch:
 
 def _starts_from(site: Site, source: str) -> bool:
     return site.initial is not None and _comes_from(site.initial, source)
+
+
+def _goes_on(site: Site, source: str) -> bool:
+    """Return True if the final value of a recurrence is the next value of an input, and no function of it."""
+    codes = site.final.codes.get(source)
+    return codes is not None and bool((flows.grades(codes) == flows.UPDATED).any())
 
 
 def _comes_from(value: Flow, source: str) -> bool:
@@ -379,20 +504,20 @@ def check_pairs(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state
     """Check the pairs of state input and updated output that a caller declares."""
     ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
     for name, updated in state.items():
-        if name not in ins or not isinstance(updated, str) or updated not in outs:
+        if name not in ins or not isinstance(updated, str) or not outs.keys() >= {*split(updated, outs)}:
             raise InputError(
                 f"`state={ {name: updated} }`: pairs go from an input ({', '.join(ins)}) "
                 f"to an output ({', '.join(outs)})"
             )
-        if outs[updated].dtype is None and ins[name].dtype is not None:
-            continue  # an output of which the file declares no type
-        if ins[name].dtype != outs[updated].dtype:
-            raise InputError(f"state: {ins[name]} and {outs[updated]} differ in dtype")
-        if not agree(ins[name], outs[updated]):
-            raise InputError(f"state: {ins[name]} and {outs[updated]} differ in shape")
-    if len(set(state.values())) < len(state):
-        raise InputError(f"`state={dict(state)}`: one output cannot be the updated value of two inputs")
     return dict(state)
+
+
+def are_plain(inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], state: Mapping[str, str]) -> bool:
+    """Return True if all declared pairs have equal dtypes and compatible shapes, each with an output of its own."""
+    ins, outs = {info.name: info for info in inputs}, {info.name: info for info in outputs}
+    pairs = ((ins[name], outs.get(updated)) for name, updated in state.items())
+    known = all(out is not None and (out.dtype is None or agree(info, out)) for info, out in pairs)
+    return known and len(set(state.values())) == len(state)
 
 
 def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:

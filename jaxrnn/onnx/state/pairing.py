@@ -289,9 +289,13 @@ class Pairing:
         likely = [edge for edge in _likeliest(self.edges) if edge.is_proved or not says_data(edge.source)]
         return f"say which of these pairs are state: {_listed(self.edges)}; for instance {self._how(likely)}"
 
-    def declaration(self) -> str:
-        """Return the declaration of the pairs so far."""
-        return _how(self.pairs.values())
+    def declaration(self, more: Iterable[Edge] = ()) -> str:
+        """Return the declaration of the pairs so far, of more pairs, and of doubtful pairs that can be state, too."""
+        chosen = [*self.pairs.values(), *more]
+        for edge in _likeliest(self._doubtful()):
+            if not _uses(chosen, edge) and len(chosen) + 1 < len(self.inputs):
+                chosen.append(edge)
+        return _how(chosen)
 
     def _how(self, candidates: Iterable[Edge]) -> str:
         """Return a declaration of the pairs so far, and of all candidates that can be state together.

@@ -432,10 +432,23 @@ class Probe:
             shapes = [flow.inputs[name].shape, flow.outputs[updated].shape]
             if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
                 continue
+            ones = [{axis for axis, size in enumerate(shape or ()) if size == 1} for shape in shapes]
+            if ones[0] - ones[1] and ones[1] - ones[0]:  # an axis that moves
+                continue
             for pair in zip(*shapes, strict=True):
                 first, second = (self.equations.value[class_of[size]] if size in class_of else size for size in pair)
                 if first != second and 1 in (first, second):
                     self.equations.unify(first, second)
+
+    def are_equal(self, name: str, updated: str) -> bool:
+        """Return True if an input and an output have equal types, and equal shapes for all sizes of open dimensions."""
+        flow, class_of = self._solved or (self.flow, {})
+        before, after = flow.inputs[name], flow.outputs[updated]
+        shapes = [
+            None if shape is None else [self.equations.value[class_of[n]] if n in class_of else n for n in shape]
+            for shape in (before.shape, after.shape)
+        ]
+        return before.dtype == after.dtype and shapes[0] == shapes[1]
 
     def _accepts(self, sizes: Mapping[str, int]) -> bool:
         try:
