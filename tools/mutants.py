@@ -255,6 +255,18 @@ CASTS = [
             "pass",
         ),
         ("loops as they are written", "streaming/transform.py", "symbolic = by_frames(closed)", "symbolic = closed"),
+        (
+            "frames in the type of weights",
+            "streaming/rules/keys.py",
+            "arrays = [weights, frames]",
+            "arrays = [weights, frames.astype(weights.dtype)]",
+        ),
+        (
+            "places of 8 bits",
+            "streaming/rules/reductions.py",
+            "if jnp.iinfo(dtype).bits < 32:",
+            "if jnp.iinfo(dtype).bits < 8:",
+        ),
         ("rounded operands", "export/rules/products.py", "if rounds else dtype", "if None else dtype"),
         ("narrow sizes", "onnx/operators/types.py", "return kept(np.int32, dtype).all", "return True"),
         (

@@ -162,15 +162,16 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     weights = _of_existing(x, grid, key, weights, 0, older)
     frames = grid.frames(other, key)
 
-    def summed(weights: Any, **changed: Any) -> Any:
-        arrays = [weights, frames.astype(weights.dtype)]
+    def summed(weights: Any, frames: Any = frames, **changed: Any) -> Any:
+        arrays = [weights, frames]
         return run.bind(equation, arrays if place == 0 else arrays[::-1], **changed)[0]
 
     if older:
         # XLA's CPU backend refuses some products of bfloat16 that accumulate in float32, so operands are cast, too.
         dtype = type_of(equation.outvars[0])
         wide = carried_as("sum", dtype)
-        sums = lambda weights: summed(weights.astype(wide), preferred_element_type=wide)  # noqa: E731
+        operands = lambda weights: (weights.astype(wide), frames.astype(wide))  # noqa: E731
+        sums = lambda weights: summed(*operands(weights), preferred_element_type=wide)  # noqa: E731
         result = _with_older(run, x, grid, "sum", sums(weights), sums, _layout(equation, place)).astype(dtype)
     else:
         result = summed(weights)
