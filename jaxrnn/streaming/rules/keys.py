@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs import casts
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import Timeline, in_shape, out_shape, symbolic_axes
@@ -186,16 +187,19 @@ def _by_elements(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     shape = [*out_shape(equation), *sizes]
     if len(symbolic_axes(shape)) != 2:
         run.refuse("it multiplies two matrices of pairs of frames", HINT)
+    keeps = all(casts.kept(type_of(atom), dtype).all for atom in equation.invars)
+    wide = dtype if keeps else carried_as("sum", dtype)
 
     def product(*operands: Any) -> Any:
         spread = []
         for place, operand in enumerate(operands):
             contracted, _ = equation.params["dimension_numbers"]
             layout = [*_layout(equation, place), *contracted[place]]
-            operand = jnp.transpose(operand.astype(dtype), [axis for axis in layout if axis >= 0])
+            operand = jnp.transpose(operand.astype(wide), [axis for axis in layout if axis >= 0])
             spread.append(lax.broadcast_in_dim(operand, shape, [d for d, axis in enumerate(layout) if axis >= 0]))
         products = lax.mul(*spread)
-        return jnp.sum(products, range(len(shape) - len(sizes), len(shape)), dtype) if sizes else products
+        products = jnp.sum(products, range(len(shape) - len(sizes), len(shape)), wide) if sizes else products
+        return products.astype(dtype)
 
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
     return interpret(run, trace(product, *structs)[0], [left, right])[0]
