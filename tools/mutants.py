@@ -244,7 +244,7 @@ CASTS = [
             'not equation.params["reverse"] and is_wide(type_of(equation.outvars[0]))\n    return',
             'not equation.params["reverse"]\n    return',
         ),
-        ("scores out of range", PARALLEL, "in_range = keeps.range or", "in_range = True or"),
+        ("scores out of range", PARALLEL, "if not (keeps.range or in_range) or", "if"),
         ("steep positions", "streaming/rules/elementwise.py", "abs(scale) <= STEEPEST and", ""),
         ("growth without end", FORMULAS, "len(found) == 1 and abs(found[0]) <= STEEPEST * frames", "len(found) == 1"),
         ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
