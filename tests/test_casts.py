@@ -131,6 +131,16 @@ STREAMS = {
     "positions in int8": (lambda x: jnp.where((positions(x).astype(jnp.int8) >= 0)[:, None], x, 0), ""),
     "positions in bfloat16": (lambda x: x + positions(x).astype(jnp.bfloat16).astype(x.dtype)[:, None], ""),
     "rows in uint8": (lambda x: x[positions(x).astype(jnp.uint8).astype(jnp.int32)], "not a fixed step forward"),
+    "places in uint8": (lambda x: lax.argmax(x, 0, jnp.uint8), "places are uint8"),
+    "weights in int8": (
+        lambda x: lax.dot_general(
+            (jnp.abs(positions(x)[:, None] - positions(x)) <= 2).astype(jnp.int8),
+            x,
+            (((1,), (0,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        ),
+        "",
+    ),
     "lengths in uint8": (lambda x: x[0] + jnp.asarray(x.shape[0]).astype(jnp.uint8).astype(x.dtype), ""),
     "a length that is constant": (
         lambda x: jnp.where((positions(x) < x.shape[0] // 6 - (x.shape[0] + 6) // 6 + 6)[:, None], x, 0),
@@ -153,21 +163,11 @@ STREAMS = {
     "scores in bfloat16": (lambda x: jnp.tril((x @ x.T).astype(jnp.bfloat16)).astype(x.dtype) @ x, ""),
 }  # fmt: skip
 QUICK = [name for name, (_, words) in STREAMS.items() if words]
+QUICK += ["a first number of uint8", "positions that overflow", "a product that overflows", "a length that is constant"]
+QUICK += ["weights in int8"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    of_tiers(
-        STREAMS,
-        [
-            *QUICK,
-            "a first number of uint8",
-            "positions that overflow",
-            "a product that overflows",
-            "a length that is constant",
-        ],
-    ),
-)
+@pytest.mark.parametrize("name", of_tiers(STREAMS, QUICK))
 def test_streams(name):
     """A stream is right beyond the range of a type, or refused."""
     function, words = STREAMS[name]

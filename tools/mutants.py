@@ -260,7 +260,7 @@ CASTS = [
             'not equation.params["reverse"] and is_wide(type_of(equation.outvars[0]))\n    return',
             'not equation.params["reverse"]\n    return',
         ),
-        ("scores out of range", PARALLEL, "in_range = keeps.range or", "in_range = True or"),
+        ("scores out of range", PARALLEL, "if not (keeps.range or in_range) or", "if"),
         ("steep positions", "streaming/rules/elementwise.py", "abs(scale) <= STEEPEST and", ""),
         ("growth without end", FORMULAS, "len(found) == 1 and abs(found[0]) <= STEEPEST * frames", "len(found) == 1"),
         ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
@@ -271,6 +271,18 @@ CASTS = [
             "pass",
         ),
         ("loops as they are written", "streaming/transform.py", "symbolic = by_frames(closed)", "symbolic = closed"),
+        (
+            "frames in the type of weights",
+            "streaming/rules/keys.py",
+            "arrays = [weights, frames]",
+            "arrays = [weights, frames.astype(weights.dtype)]",
+        ),
+        (
+            "places of 8 bits",
+            "streaming/rules/reductions.py",
+            "if jnp.iinfo(dtype).bits < 32:",
+            "if jnp.iinfo(dtype).bits < 8:",
+        ),
         ("rounded operands", "export/rules/products.py", "if rounds else dtype", "if None else dtype"),
         ("narrow sizes", "onnx/operators/types.py", "return kept(np.int32, dtype).all", "return True"),
         (

@@ -19,6 +19,8 @@ REASONS = (
     "it runs backwards in time, from the last frame",
     "it uses a value in every frame that is known only when the stream has ended",
     "frames arrive at a rate that differs from this length|its windows advance at a rate that differs",
+    "its places are .*, which does not hold",
+    "its products with later frames are those of other queries",
     "it rounds frames to .*, which lacks values of",
     "it uses a value that is known only when the stream has ended, such as the length",
     # JAX cannot say whether two lengths are equal.

@@ -187,7 +187,7 @@ def casts(w: Writer) -> Line:
     k, size = w.draw.choice([1, 2, 3, 100, 127, 200, 257]), f"{v.name}.shape[{v.axis}]"
     place, kind = f"jnp.arange({size})", w.draw.choice(TYPES)
     cast = through(w, place, "int32")
-    narrow = f"lax.iota('{w.draw.choice([*WHOLE, *FLOATS])}', {size})"
+    narrow = f"lax.iota('{w.draw.choice([*WHOLE, 'float16', 'float32'])}', {size})"
     forms = [(cast, LARGE), (f"{narrow}.astype(jnp.float32)", LARGE), (f"{narrow}.astype(jnp.int32) < {k}", 1)]
     forms += [(f"jnp.abs({cast} - {place}.astype({cast}.dtype)) > {k}", 1), (f"{cast} % 7", 7)]
     forms += [

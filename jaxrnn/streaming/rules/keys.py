@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.jaxprs import casts
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import Timeline, in_shape, out_shape, symbolic_axes
@@ -162,15 +163,16 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     weights = _of_existing(x, grid, key, weights, 0, older)
     frames = grid.frames(other, key)
 
-    def summed(weights: Any, **changed: Any) -> Any:
-        arrays = [weights, frames.astype(weights.dtype)]
+    def summed(weights: Any, frames: Any = frames, **changed: Any) -> Any:
+        arrays = [weights, frames]
         return run.bind(equation, arrays if place == 0 else arrays[::-1], **changed)[0]
 
     if older:
         # XLA's CPU backend refuses some products of bfloat16 that accumulate in float32, so operands are cast, too.
         dtype = type_of(equation.outvars[0])
         wide = carried_as("sum", dtype)
-        sums = lambda weights: summed(weights.astype(wide), preferred_element_type=wide)  # noqa: E731
+        operands = lambda weights: (weights.astype(wide), frames.astype(wide))  # noqa: E731
+        sums = lambda weights: summed(*operands(weights), preferred_element_type=wide)  # noqa: E731
         result = _with_older(run, x, grid, "sum", sums(weights), sums, _layout(equation, place)).astype(dtype)
     else:
         result = summed(weights)
@@ -185,16 +187,19 @@ def _by_elements(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     shape = [*out_shape(equation), *sizes]
     if len(symbolic_axes(shape)) != 2:
         run.refuse("it multiplies two matrices of pairs of frames", HINT)
+    keeps = all(casts.kept(type_of(atom), dtype).all for atom in equation.invars)
+    wide = dtype if keeps else carried_as("sum", dtype)
 
     def product(*operands: Any) -> Any:
         spread = []
         for place, operand in enumerate(operands):
             contracted, _ = equation.params["dimension_numbers"]
             layout = [*_layout(equation, place), *contracted[place]]
-            operand = jnp.transpose(operand.astype(dtype), [axis for axis in layout if axis >= 0])
+            operand = jnp.transpose(operand.astype(wide), [axis for axis in layout if axis >= 0])
             spread.append(lax.broadcast_in_dim(operand, shape, [d for d, axis in enumerate(layout) if axis >= 0]))
         products = lax.mul(*spread)
-        return jnp.sum(products, range(len(shape) - len(sizes), len(shape)), dtype) if sizes else products
+        products = jnp.sum(products, range(len(shape) - len(sizes), len(shape)), wide) if sizes else products
+        return products.astype(dtype)
 
     structs = [jax.ShapeDtypeStruct(shape_of(atom), type_of(atom)) for atom in equation.invars]
     return interpret(run, trace(product, *structs)[0], [left, right])[0]

@@ -303,6 +303,8 @@ def _elementwise(x: Pairs, equation: JaxprEqn, operands: Sequence[Any], grid: An
             fixed = all(term.fixed for term in terms)
             return ScoreTerm(array, fixed=fixed) if side == "query" else ScoreTerm(None, array)
     rule = _ARITHMETIC.of(equation)
+    if rule is _cast:
+        _check_cast(equation, operands[0], *values)
     result = None if rule is None else rule(equation, x.axes[grid.query], *values)
     if result is None:
         raise _inseparable(equation)
@@ -346,12 +348,22 @@ def _stop_gradient(equation: JaxprEqn, queries: int, x: Score) -> Score:
 @_ARITHMETIC.add("convert_element_type", "reduce_precision")
 def _cast(equation: JaxprEqn, queries: int, x: Score) -> Score:
     """Cast a sum or product. The parts are not rounded: the error of each part would be as large as of the sum."""
+    return x.map(lambda array: jnp.asarray(array, carried_as("sum", type_of(equation.outvars[0]))))
+
+
+def _check_cast(equation: JaxprEqn, value: Any, x: Score) -> None:
+    """Refuse a cast that may overflow, or that rounds to integers. JAX sums float16 in float32 and casts the sum."""
     after, keeps = type_of(equation.outvars[0]), kept_by(equation)
-    in_range = keeps.range or (_is_float(after) and _farthest(x) < jnp.finfo(after).max)
-    if not in_range or not (keeps.digits or _is_float(after)):
+    in_range = _is_float(after) and (_comes_from(value, after) or _farthest(x) < jnp.finfo(after).max)
+    if not (keeps.range or in_range) or not (keeps.digits or _is_float(after)):
         loss = "rounds, wraps or overflows the sum of a query part and a key part"
         raise InseparableError(f"{_described(equation)} {loss}")
-    return x.map(lambda array: jnp.asarray(array, carried_as("sum", after)))
+
+
+def _comes_from(value: Any, dtype: Any) -> bool:
+    """Return True for pairs that were computed from pairs of this type."""
+    inner = [each for each in value.origin[1] if isinstance(each, Pairs)]
+    return value.dtype == dtype or (bool(inner) and all(_comes_from(each, dtype) for each in inner))
 
 
 def _farthest(x: Score) -> float:

@@ -189,12 +189,16 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
         return run.frame_by_frame(equation, x, axis=x.axis - (axis < x.axis))
     if x.outer != 1:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
+    dtype = type_of(equation.outvars[0])
+    if jnp.iinfo(dtype).bits < 32:  # of equal elements, the first may not have the smallest place
+        run.refuse(
+            f"its places are {dtype.name}, which does not hold the numbers of all frames", "cast places of int32"
+        )
     x = run.spread(x)
     assert x.delay is not None
     kind = entry_of(equation).monoid
     least = identity_of(kind, x.array.dtype)
     frames = run.fill(x, least).array
-    dtype = type_of(equation.outvars[0])
     (place,) = run.bind(equation, [frames])
     best = jnp.take_along_axis(frames, jnp.expand_dims(place, axis), axis).squeeze(axis)
     numbers = frame_numbers_at(run, x.timeline, x.delay, dtype)
