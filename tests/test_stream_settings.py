@@ -24,10 +24,13 @@ def recurrence(x):
 
 
 def by_number(x):
-    """A loop by frame number, of which `jax_disable_jit` would make a loop of Python."""
-    return lax.fori_loop(
-        0, x.shape[0], lambda i, y: y.at[i].set(x[i] * jnp.log1p(i.astype(x.dtype))), jnp.zeros_like(x)
-    )
+    """A recurrence by frame number, of which `jax_disable_jit` would make a loop of Python."""
+
+    def step(i, carry):
+        level = 0.5 * carry[0] + x[i]
+        return level, carry[1].at[i].set(level * jnp.log1p(i.astype(x.dtype)))
+
+    return lax.fori_loop(0, x.shape[0], step, (jnp.zeros(3, x.dtype), jnp.zeros_like(x)))
 
 
 def sums(x):
