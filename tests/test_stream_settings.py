@@ -84,3 +84,21 @@ def test_settings(name):
     assert dict(jax.config.values) == before
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(EXPECTED()), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_live_steps():
+    """A pool and a runner step on a device of their own also if `jax_disable_jit` is set."""
+    x = np.arange(4, dtype=np.float32)
+    streamed = jaxrnn.stream(
+        lambda inputs: {"y": jnp.pad(inputs["x"], (2, 2), mode="reflect")[4:]},
+        {"x": x},
+        axes=0,
+        pulse=2,
+        constraints=["S >= 3", "mod(S, 3) == 0"],
+    )
+    with jax.disable_jit():
+        pool, run = jaxrnn.StreamPool(streamed, None, 2), jaxrnn.Runner(streamed, None)
+        stream = pool.open()
+        for frames in (x[:2], x[2:]):
+            pool.push(stream, {"x": frames})
+            np.testing.assert_array_equal(pool.run()[stream]["y"], run({"x": frames})["y"])
