@@ -14,7 +14,7 @@ import jaxrnn
 X = jax.ShapeDtypeStruct((20,), jnp.float32)
 KNOWN = {}
 MODULE = types.ModuleType("positions")
-MODULE.known = {}
+vars(MODULE)["known"] = {}
 
 
 def grown(known, frames):

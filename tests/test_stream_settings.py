@@ -24,10 +24,13 @@ def recurrence(x):
 
 
 def by_number(x):
-    """A loop by frame number, of which `jax_disable_jit` would make a loop of Python."""
-    return lax.fori_loop(
-        0, x.shape[0], lambda i, y: y.at[i].set(x[i] * jnp.log1p(i.astype(x.dtype))), jnp.zeros_like(x)
-    )
+    """A recurrence by frame number, of which `jax_disable_jit` would make a loop of Python."""
+
+    def step(i, carry):
+        level = 0.5 * carry[0] + x[i]
+        return level, carry[1].at[i].set(level * jnp.log1p(i.astype(x.dtype)))
+
+    return lax.fori_loop(0, x.shape[0], step, (jnp.zeros(3, x.dtype), jnp.zeros_like(x)))
 
 
 def sums(x):
@@ -81,3 +84,21 @@ def test_settings(name):
     assert dict(jax.config.values) == before
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(EXPECTED()), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_live_steps():
+    """A pool and a runner step on a device of their own also if `jax_disable_jit` is set."""
+    x = np.arange(4, dtype=np.float32)
+    streamed = jaxrnn.stream(
+        lambda inputs: {"y": jnp.pad(inputs["x"], (2, 2), mode="reflect")[4:]},
+        {"x": x},
+        axes=0,
+        pulse=2,
+        constraints=["S >= 3", "mod(S, 3) == 0"],
+    )
+    with jax.disable_jit():
+        pool, run = jaxrnn.StreamPool(streamed, None, 2), jaxrnn.Runner(streamed, None)
+        stream = pool.open()
+        for frames in (x[:2], x[2:]):
+            pool.push(stream, {"x": frames})
+            np.testing.assert_array_equal(pool.run()[stream]["y"], run({"x": frames})["y"])

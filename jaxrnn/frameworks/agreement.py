@@ -323,7 +323,8 @@ def _longer(
 ) -> Iterator[dict[str, int]]:
     """Yield longer sizes, and sizes at which a run changes what the module holds.
 
-    A cache that earlier calls have filled ends at a number or a size that the module holds, or somewhere below `_LONG`.
+    A cache that earlier calls have filled ends at a size that the module holds. A cache that each run fills may end
+    somewhere below `_LONG`.
     """
     symbols = start.keys() - {"batch"}
     if not symbols:
@@ -335,10 +336,11 @@ def _longer(
 
     multiples = [times for times in _LONGER if times == _LONGER[0] or times * longest <= _LONG]
     yield from map(of, multiples)
-    done = multiples[-1] * longest
-    for length in sorted({_LONG, *(size + 1 for size in held.sizes() if size < 2 * _LONG)}):
-        sizes = of(Fraction(length, longest))
-        if length > done and runs(sizes) and held.changes():
+    ends = {size + 1 for size in held.sizes() if multiples[-1] * longest <= size < 2 * _LONG}
+    if (ends or held.changes()) and multiples[-1] * longest < _LONG:
+        ends.add(_LONG)
+    for sizes in (of(Fraction(length, longest)) for length in sorted(ends)):
+        if runs(sizes) and held.changes():
             yield sizes
 
 

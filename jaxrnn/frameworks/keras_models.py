@@ -201,6 +201,21 @@ class _Variables:
         array.assign(contents)
 
 
+class _Tensors:
+    """Tensors of TensorFlow, which never change."""
+
+    are_weights = False
+
+    def read(self, array: Any) -> None:
+        pass
+
+    def differs(self, array: Any, contents: None) -> bool:
+        return False
+
+    def write(self, array: Any, contents: None) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def _unchanged(network: keras.Model) -> Iterator[Held]:
     """Yield what a network holds, and restore it afterwards; variables of Keras never change in `_PureNetwork`."""
@@ -211,7 +226,7 @@ def _unchanged(network: keras.Model) -> Iterator[Held]:
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
-        kinds = {tf.Variable: _Variables()}
+        kinds = {tf.Variable: _Variables(), tf.Tensor: _Tensors()}
     held = Held(layers, (keras.Layer,), kinds)
     try:
         yield held

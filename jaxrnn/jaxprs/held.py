@@ -129,16 +129,14 @@ class Held:
         return list(dict.fromkeys(name for name, value in changed if value is not None and not isinstance(value, bool)))
 
     def sizes(self) -> set[int]:
-        """Return the whole numbers and the sizes of arrays, which may say how far a cache is filled."""
-        found: set[int] = set()
-        for kept in self._kept:
-            if isinstance(kept.contents, (dict, list, set)):
-                values = kept.contents.values() if isinstance(kept.contents, dict) else kept.contents
-                keys = kept.contents if isinstance(kept.contents, dict) else ()
-                found.update(each for each in (*keys, *values) if type(each) is int)
-            if not isinstance(kept.kind, (str, type)) and not kept.kind.are_weights:
-                found.update(map(int, kept.thing.shape))
-        return found
+        """Return the sizes of arrays that are no weights, and smaller whole numbers: a cache may end there."""
+        sizes, numbers = set[int](), set[int]()
+        for _, thing, contents, kind in self._kept:
+            if isinstance(contents, dict):
+                numbers.update(each for each in (*contents, *contents.values()) if type(each) is int)
+            elif not isinstance(kind, (str, type)) and not kind.are_weights:
+                sizes.update(map(int, thing.shape))
+        return sizes | {number for number in numbers if number < max(sizes, default=0)}
 
     def _read(self, path: str, thing: Any) -> Iterator[tuple[str, Any]]:
         """Keep the contents of an object, and yield the objects to which it leads."""
