@@ -438,7 +438,9 @@ class Graph:
             return True
         if given != self.first or self.dress in ("", "packed"):
             return False
-        if len(order) < 2 or (self.dress == "squeezed" and "1" not in order):
+        sizes = [self.size[letter] for letter in order]
+        same = {"squeezed": "1" not in order, "transposed": sizes == sizes[::-1]}
+        if len(order) < 2 or same.get(self.dress, False):
             raise ValueError(order)
         if self.dress == "squeezed":
             rest = "".join(letter for letter in order if letter != "1")

@@ -177,13 +177,10 @@ def main() -> None:
         name, words = verdict(each)
         if given.carry and (name == "found" or each.dress) and each.truth and each.dress != "not returned":
             carry(each)
-        kinds = (*(each.updates or ("stateless",)), "all")
-        kinds = (
-            (f"{each.language}, {each.dress or 'as it is'}", each.dress or "all as they are")
-            if given.dressed
-            else kinds
-        )
-        for kind in kinds:
+        kinds = each.updates or ("stateless",)
+        if given.dressed:
+            kinds = f"{each.language}, {each.dress or 'as it is'}", each.dress or "all as they are"
+        for kind in (*kinds, "all"):
             table[kind, each.names, name] += 1
             table[kind, "all names", name] += 1
         if name == "wrong" or (name == "asked" and (given.asked or each.conventional)):

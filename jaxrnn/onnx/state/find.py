@@ -199,16 +199,13 @@ class StateSearch:
         edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
         pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
         if not self.is_complete:
-            try:
-                pairs = pairing.find()
-            except StateError:
-                self._check_dressed(pairing.pairs, pairing)  # a closer question than one about other outputs
-                raise
+            pairs = pairing.find()
+            self._check_dressed(pairs, pairing)  # a closer question than one about other outputs
+            pairing.check_complete()
             for lost in self.flow.lost:
                 # If its carries start from state, the pair of a later call carries on what this node forgets.
                 if lost.starts is None or not all(any(_comes_from(s, name) for name in pairs) for s in lost.starts):
                     raise self._unknown(pairing, lost.label, lost.why)
-            self._check_dressed(pairs, pairing)
         else:
             pairs = pairing.take_proved()
             self.undeclared += [(edge.source, edge.output) for edge in pairing.left_out()]
@@ -245,7 +242,7 @@ class StateSearch:
         raise StateError(
             "the model's state may be incomplete: new values of inputs leave in another shape or type: "
             f"{', '.join(listed)}. {how}; `state={{}}` declares that there is no state"
-        ) from None
+        )
 
     def _spelled(self, updated: str) -> str:
         return " and ".join(str(self.outputs[name]) for name in split(updated, self.outputs))

@@ -269,9 +269,12 @@ class Pairing:
         self.take_proved()
         self._take_said()
         self._take_arithmetic()
+        return self.pairs
+
+    def check_complete(self) -> None:
+        """Ask about the other pairs that could be state."""
         if candidates := self._doubtful():
             raise self._incomplete(candidates)
-        return self.pairs
 
     def _doubtful(self) -> list[Edge]:
         """Return the other pairs that could be state: neither the flow nor names tell. One input is data."""
