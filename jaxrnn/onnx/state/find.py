@@ -145,7 +145,8 @@ class StateSearch:
 
     def _find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
-        edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
+        found = (find_edge(self.flow, *pair, self._open(pair[0]), self._is_window) for pair in self.candidates)
+        edges = [edge for edge in found if edge is not None]
         pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
         if not self.is_complete:
             pairs = pairing.find()
@@ -179,6 +180,9 @@ class StateSearch:
 
     def _open(self, source: str) -> list[bool]:
         return [isinstance(self.probe.dimensions.get(str(size)), str) for size in self.inputs[source].shape or ()]
+
+    def _is_window(self, source: str, output: str, axis: int) -> Answer:
+        return self.probe.is_window((self.inputs[source].shape or ())[axis], source, output, axis)
 
     def _in_a_step(self, edges: Iterable[Edge]) -> Iterator[Edge]:
         """Drop edges without evidence, because the input has a time axis, as data does.

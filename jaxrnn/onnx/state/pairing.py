@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from jaxrnn.answers import Answer
 from jaxrnn.errors import StateError
 from jaxrnn.jaxprs.flows import (
     COPY,
@@ -64,9 +65,12 @@ class Edge:
         return self.rank >= CELL or (self.rank == KEPT and self.affinity == 2)
 
 
-def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
+def find_edge(
+    flow: DataFlow, source: str, output: str, is_open: Sequence[bool], is_window: Callable[[str, str, int], Answer]
+) -> Edge | None:
     """Return the evidence for a pair with equal dtypes and declared shapes that can agree.
 
+    ``is_window`` tells for an input, an output and an open axis that the output grows less than the input.
     None means that the output has a shape or a type that the input cannot have.
     """
     before, target = flow.inputs[source], flow.outputs[output]
@@ -79,13 +83,18 @@ def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool])
     if target.ids is None or before.shape is None:
         return Edge(source, output, POSSIBLE)
     if before.shape != target.shape:
-        return _growth(flow, source, output, is_open)
+        return _growth(flow, source, output, is_open, is_window)
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
     return _by_flow(flow, source, output, codes)
 
 
-def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
-    """Return the evidence that an output is an input extended at an end, such as a growing cache of keys."""
+def _growth(
+    flow: DataFlow, source: str, output: str, is_open: Sequence[bool], is_window: Callable[[str, str, int], Answer]
+) -> Edge | None:
+    """Return the evidence that an output is an input extended at an end, such as a growing cache of keys.
+
+    A window of fixed length also extends an input that is shorter than the window, so a second size decides.
+    """
     old, new, codes = flow.inputs[source].shape, flow.outputs[output].shape, flow.outputs[output].codes.get(source)
     if old is None or new is None or len(old) != len(new) or 0 in old:
         return None
@@ -95,8 +104,9 @@ def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -
     if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1 or codes is None:
         return Edge(source, output, POSSIBLE)
     copied = np.sort(positions(codes[grades(codes) == COPY]))
-    free = all(free for more, free in zip(growth, is_open, strict=True) if more)
-    return Edge(source, output, GROWN if free and np.array_equal(copied, np.arange(np.prod(old))) else POSSIBLE)
+    (axis,) = np.flatnonzero(growth)
+    is_whole = is_open[axis] and np.array_equal(copied, np.arange(np.prod(old)))
+    return Edge(source, output, GROWN if is_whole and is_window(source, output, int(axis)) is False else POSSIBLE)
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
@@ -335,9 +345,12 @@ class Pairing:
 
     def take_proved(self) -> dict[str, Edge]:
         """Return the declared pairs and the proved pairs."""
-        for rank in (CARRIED, GROWN, BUFFER, LAST_OUTPUT, CELL):
+        for rank in (CARRIED, BUFFER, LAST_OUTPUT, CELL, GROWN):
             free = self._first_hand(self._free(each for each in self.edges if each.rank == rank))
-            named = [edge for edge in free if edge.affinity == 2]
+            if rank == GROWN:
+                free = self._beside_data(free)
+            alike = {rank, GROWN} if rank == BUFFER else {rank}
+            named = [each for each in self._free(self.edges) if each.affinity == 2 and each.rank in alike]
             if rank != CARRIED:  # a cache and what is joined to it both grow into the same output
                 free = [edge for edge in free if edge in named or not _uses(named, edge)]
             self._take(free)
@@ -347,6 +360,13 @@ class Pairing:
                 f"it is the state's updated value. If it is, say so: {self._how([edge])}"
             )
         return self.pairs
+
+    def _beside_data(self, grown: list[Edge]) -> list[Edge]:
+        """Return the growing caches. A step has data, and data that are padded or joined to a cache grow, too."""
+        said = {edge.source for edge in self.edges if edge.joins or (edge.affinity == 2 and not edge.unchanged)}
+        doubtful = [edge for edge in grown if edge.affinity < 2 or not says_state(edge.source)]
+        data = set(self._data()) - said - {edge.source for edge in doubtful}
+        return grown if data else [edge for edge in grown if edge not in doubtful]
 
     def _take_said(self) -> None:
         """Take pairs with names that pair by convention, after any arithmetic."""

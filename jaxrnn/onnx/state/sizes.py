@@ -502,6 +502,15 @@ class Probe:
         """Return True if an output is longer when an open dimension is longer."""
         return self._changes(size, lambda flow: [flow.outputs[output].shape], f"the shape of {output!r} is unknown")
 
+    def is_window(self, size: Dimension, source: str, output: str, axis: int) -> Answer:
+        """Return True if the elements that an output has more than an input along an axis depend on the open size."""
+
+        def more(flow: DataFlow) -> list[int | None]:
+            old, new = flow.inputs[source].shape, flow.outputs[output].shape
+            return [None if old is None or new is None else new[axis] - old[axis]]
+
+        return self._changes(str(size), more, f"the shape of {output!r} is unknown")
+
     def grows_with_time(self, index: int) -> Answer:
         """Return True if this site has more steps when an open dimension is longer."""
         if self.flow.sites[index].length is None:
