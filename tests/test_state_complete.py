@@ -502,6 +502,67 @@ def test_what_the_file_does_not_declare():
         check_asked("'h' is state.*does not declare its shape.*static=", jaxrnn.load(proto, state=state))
 
 
+GATES = {"W": [1, 3 * N, N], "R": [1, 3 * N, N]}
+#: Nodes, the state with its update, its shape and its first value in the file, and the other inputs with a value.
+DEFAULTS = {
+    "said": (
+        [
+            node("Mul", ["m", "half"], ["kept"]),
+            node("Add", ["kept", "x"], ["m_out"]),
+            node("Sub", ["x", "m_out"], ["y"]),
+        ],
+        {"m": "m_out"},
+        ROW,
+        2,
+        {"half": []},
+    ),
+    "proved": ([gru("gru", "x", "s", "y", "e")], {"s": "e"}, ONE, 0.5, GATES),
+    "zeros": ([gru("gru", "x", "s", "y", "e")], {"s": "e"}, ONE, 0, GATES),
+    "data": ([node("Add", ["x", "bias"], ["u"]), node("Tanh", ["u"], ["y"])], {}, ROW, 0, {"bias": ROW, "far": [1]}),
+}
+
+
+def with_defaults(name):
+    """The model of `DEFAULTS`, whose initializers are inputs, and its state."""
+    nodes, state, shape, first, others = DEFAULTS[name]
+    values = C | dict.fromkeys(state, np.full(shape, first, np.float32)) | {"bias": np.ones(ROW, np.float32)}
+    kinds = {other: (I64, size) if other == "far" else size for other, size in others.items()}
+    inputs = {"x": shape, **dict.fromkeys(state, shape), **kinds}
+    outputs = {"y": None, **dict.fromkeys(state.values())} | ({} if state else {"u": ROW})
+    graph = graph_of(nodes, inputs, outputs, values)
+    return make_model(graph), state, shape
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_an_input_with_a_default_is_state_that_starts_there(name, tmp_path):
+    """As of an engine whose caller feeds the output back, and gives nothing in the first step. Weights stay weights."""
+    proto, state, shape = with_defaults(name)
+    model, file, rng = jaxrnn.load(proto), session(proto), np.random.default_rng(0)
+    assert pairs(model) == state
+    assert {each.name for each in model.inputs} == {"x", *state}
+    assert not state.keys() & set(model.params)
+    if state:
+        frames = rng.normal(size=(5, *shape)).astype(np.float32)
+        scanned, end = model.scan(model.params, model.init(), {"x": frames})
+        runner, carried = jaxrnn.Runner(pickle.loads(pickle.dumps(model))), {}
+        for index, frame in enumerate(frames):
+            names = [each.name for each in file.get_outputs()]
+            expected = dict(zip(names, file.run(None, {"x": frame, **carried}), strict=True))
+            carried = {given: expected[new] for given, new in state.items()}
+            np.testing.assert_allclose(scanned["y"][index], expected["y"], atol=1e-5)
+            np.testing.assert_allclose(runner({"x": frame})["y"], expected["y"], atol=1e-5)
+        for given, array in carried.items():
+            np.testing.assert_allclose(end[given], array, atol=1e-5)
+    for options in ({"state": {}}, {"static": {key: np.ones(shape, np.float32) for key in state}}):
+        changed = jaxrnn.load(proto, **options)
+        assert [each.name for each in changed.inputs] == ["x"]
+        assert not any(each.kind == "external" for each in changed.state)
+    jaxrnn.export_onnx(model, model.params, tmp_path / "same.onnx")
+    assert onnx.load(tmp_path / "same.onnx") == proto
+    proto.ir_version = 3  # no caller may override a value
+    assert [each.name for each in jaxrnn.load(proto).inputs] == ["x"]
+
+
 @pytest.mark.parametrize("frames", [1, "T"])
 def test_a_cell_that_does_not_return(frames):
     """An LSTM takes back h, and its cell state leaves through no output; the output is no candidate by its shape."""

@@ -10,10 +10,11 @@ from jaxrnn.onnx.state.find import (
     Findings,
     StateSearch,
     StateVar,
+    agree,
     check_pairs,
     open_sizes,
     read_facts,
     stated_state,
 )
 
-__all__ = ["Findings", "StateSearch", "StateVar", "check_pairs", "open_sizes", "read_facts", "stated_state"]
+__all__ = ["Findings", "StateSearch", "StateVar", "agree", "check_pairs", "open_sizes", "read_facts", "stated_state"]

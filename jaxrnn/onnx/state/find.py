@@ -31,6 +31,7 @@ from jaxrnn.onnx.state.pairing import (
     LAST_OUTPUT,
     POSSIBLE,
     PRODUCT,
+    SUSPECT,
     Edge,
     Pairing,
     find_edge,
@@ -143,11 +144,19 @@ class StateSearch:
         growing, of_frame = frozenset(self.growing), tuple(self.of_frame)
         return Findings(variables, self.probe.dimensions, growing, of_frame, tuple(self.undeclared))
 
+    def paired(self, names: Collection[str]) -> set[str]:
+        """Return the inputs among these with a pair that the flow proves or doubts, or that names say."""
+        with exact_types():
+            edges = [edge for edge in self._edges() if edge.source in names and not edge.unchanged]
+        return {edge.source for edge in edges if edge.is_proved or edge.rank == SUSPECT or edge.affinity == 2}
+
+    def _edges(self) -> Iterator[Edge]:
+        found = (find_edge(self.flow, *pair, self._open(pair[0]), self._is_window) for pair in self.candidates)
+        return self._in_a_step(edge for edge in found if edge is not None)
+
     def _find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
-        found = (find_edge(self.flow, *pair, self._open(pair[0]), self._is_window) for pair in self.candidates)
-        edges = [edge for edge in found if edge is not None]
-        pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
+        pairing = Pairing(self._edges(), self.flow, declared, self.inputs, self.outputs)
         if not self.is_complete:
             pairs = pairing.find()
             for lost in self.flow.lost:
