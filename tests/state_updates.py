@@ -251,8 +251,8 @@ def cascade(g, slow, x):
 def mutual(g, v, x):
     order = g.layout(v)
     m = g.state(order, "fast m1")
-    g.update(m, g.op("Add", g.op("Mul", v, 0.9), g.op("Mul", x, 0.05)))
-    return g.op("Add", g.op("Mul", m, 0.9), g.op("Mul", x, 0.1)), g.op("Sub", x, v)
+    g.update(m, g.op("Sum", g.op("Mul", m, 0.5), g.op("Mul", v, 0.4), g.op("Mul", x, 0.05)))
+    return g.op("Sum", g.op("Mul", v, 0.5), g.op("Mul", m, 0.4), g.op("Mul", x, 0.1)), g.op("Sub", x, v)
 
 
 @elementwise("two histories", "older d2")

@@ -400,38 +400,103 @@ def test_an_unknown_answer_is_neither_yes_nor_no():
     check_refused(TypeError, "neither as yes nor as no: nobody looked", bool, unknown)
 
 
-#: Graphs whose outputs have exchanged names, and their state by flow.
+def cell(tag, h, new, kept):
+    """A cell in single operators: a GRU if a part of the state is kept, else an RNN."""
+    nodes = [
+        *(node("MatMul", [given, by], [f"{given}{by}{tag}"]) for given, by in (("x", "V"), (h, "U"))),
+        node("Add", [f"xV{tag}", f"{h}U{tag}"], [f"sum{tag}"]),
+    ]
+    if not kept:
+        return [*nodes, node("Tanh", [f"sum{tag}"], [new])]
+    return [
+        *nodes,
+        node("Sigmoid", [f"sum{tag}"], [f"gate{tag}"]),
+        node("Sub", [h, f"xV{tag}"], [f"gap{tag}"]),
+        node("Mul", [f"gate{tag}", f"gap{tag}"], [f"part{tag}"]),
+        node("Add", [f"xV{tag}", f"part{tag}"], [new]),
+    ]
+
+
+#: Functions from two inputs and two outputs in the flow's order to nodes; the shapes of states and of the data.
 EXCHANGED = {
-    "an LSTM": ([lstm("cell", "x", "h", "c", ["Y", "c_out", "h_out"])], ("h", "c"), ONE),
+    "an LSTM": (lambda a, b, p, q: [lstm("cell", "x", a, b, ["Y", p, q])], ONE, ONE),
     "two layers": (
-        [gru("a", "x", "h1", "Y", "h2_out"), node("Squeeze", ["Y", "one"], ["y"]), gru("b", "y", "h2", "", "h1_out")],
-        ("h1", "h2"),
+        lambda a, b, p, q: [gru("a", "x", a, "Y", p), node("Squeeze", ["Y", "one"], ["y"]), gru("b", "y", b, "", q)],
+        ONE,
         ONE,
     ),
     "two rings": (
-        [
-            node("ScatterElements", ["ring_a", "at", "x"], ["ring_b_out"], axis=0),
+        lambda a, b, p, q: [
+            node("ScatterElements", [a, "at", "x"], [p], axis=0),
             node("Neg", ["x"], ["z"]),
-            node("ScatterElements", ["ring_b", "at", "z"], ["ring_a_out"], axis=0),
+            node("ScatterElements", [b, "at", "z"], [q], axis=0),
         ],
-        ("ring_a", "ring_b"),
         [N],
+        [1],
     ),
+    "two GRUs in single operators": (lambda a, b, p, q: [*cell(1, a, p, True), *cell(2, b, q, True)], ROW, ROW),
+    "two RNNs in single operators": (lambda a, b, p, q: [*cell(1, a, p, False), *cell(2, b, q, False)], ROW, ROW),
+    "a delay line and an average": (
+        lambda a, b, p, q: [
+            node("Slice", [a, "one", "far", "one"], ["rest"]),
+            node("Concat", ["rest", "x"], [p], axis=1),
+            node("Mul", [b, "half"], ["kept"]),
+            node("Add", ["kept", "x"], [q]),
+        ],
+        ROW,
+        [1, 1],
+    ),
+    "a double buffer": (
+        lambda a, b, p, q: [node("Identity", ["x"], [p]), node("Identity", [a], [q]), node("Sub", [a, b], ["d"])],
+        ROW,
+        ROW,
+    ),
+}
+#: Names of a state variable in four languages and another script, before and after a step.
+LANGUAGES = {
+    "English": ("ring_{}", "ring_{}_out"),
+    "German": ("zustand_{}", "zustand_{}_neu"),
+    "French": ("etat{}", "etat{}_suivant"),
+    "Spanish": ("viejo_estado_{}", "nuevo_estado_{}"),
+    "Russian": ("память_{}", "новая_память_{}"),
 }
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", EXCHANGED)
-def test_names_against_the_flow_are_asked_about(name):
-    """The question proposes what the flow proves, which loads. With the names' own order, nothing is asked."""
-    nodes, (first, second), shape = EXCHANGED[name]
-    at = {"at": (I64, [1])} if shape == [N] else {}
-    inputs = {"x": [1] if at else ONE, **at, first: shape, second: shape}
-    outputs = {f"{first}_out": shape, f"{second}_out": shape}
-    model = model_of(nodes, inputs, outputs, C)
-    check_asked(f"flow of data and names disagree.*'{first}' -> '{first}_out'", model)
-    proved = {first: f"{second}_out", second: f"{first}_out"}
-    assert example_of(model) == proved
-    assert pairs(model_of(nodes, inputs, outputs, C, load={"state": proved})) == proved
+def test_names_against_the_flow_are_asked_about(name, language):
+    """In any language. The question proposes what the flow proves, which loads. The names' own order is not refused."""
+    function, shape, given = EXCHANGED[name]
+    before, after = ([form.format(side) for side in "ab"] for form in LANGUAGES[language])
+
+    def model(outputs, state=None):
+        nodes = [*function(*before, *outputs), node("Sum", ["x", *outputs], ["end"])]
+        at = {"at": (I64, [1])} if name == "two rings" else {}
+        ends = {"d": shape} if name == "a double buffer" else {}
+        inputs = {"x": given, **at, **dict.fromkeys(before, shape)}
+        ends |= {"end": None, **dict.fromkeys(after, shape)}
+        return model_of(nodes, inputs, ends, C, load={"state": state})
+
+    check_asked(r"state=\{'", model(after[::-1]))
+    exchanged = dict(zip(before, after[::-1], strict=True))
+    if language == "English":
+        check_asked(f"flow of data and names disagree.*'{before[0]}' -> '{after[0]}'", model(after[::-1]))
+        assert pairs(model(after)) == dict(zip(before, after, strict=True))
+        assert example_of(model(after[::-1])) == exchanged
+    assert pairs(model(after[::-1], exchanged)) == exchanged
+
+
+def test_a_name_that_another_output_continues_is_asked_about():
+    """An output with the name of the state that does not follow from it; the sum with the state is no such output."""
+    nodes = [gru("gru", "x", "zustand", "Y", "ende"), node("MatMul", ["frame", "V"], ["neu"])]
+    inputs, outputs = dict.fromkeys(("x", "frame", "zustand"), ONE), {"Y": None, "ende": ONE}
+
+    def model(last):
+        return model_of([*nodes, node(*last)], inputs, {**outputs, last[2][0]: ONE}, C)
+
+    check_asked("disagree.*'zustand' -> 'zustand_neu'", model(("Relu", ["neu"], ["zustand_neu"])))
+    assert pairs(model(("Add", ["neu", "zustand"], ["mit_zustand"]))) == {"zustand": "ende"}
+    assert pairs(model(("Relu", ["neu"], ["zustand_mask"]))) == {"zustand": "ende"}
 
 
 @pytest.mark.parametrize("kind", ["", "decoder.", "encoder."])

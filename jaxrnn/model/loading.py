@@ -153,7 +153,7 @@ def model_of(
         )
 
     model = made(given | guessed)
-    if guessed and (paired := model.paired(guessed)) != guessed:
+    if guessed and model._search is not None and (paired := model._search.paired(guessed)) != guessed:
         model = made(given | paired)
     found = check_shapes(file.proto, strict=options["declared"] == "strict")
     corrected = tuple(_corrected(model.program, found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -488,12 +488,6 @@ class Model:
             return None
         with without_collector():
             return StateSearch(self.program, self.declared_state, self.static)
-
-    def paired(self, names: Collection[str]) -> set[str]:
-        """Return the inputs among these that are state, because the flow proves a pair or names say a pair."""
-        assert self._search is not None
-        with without_collector():
-            return self._search.paired(names)
 
     @functools.cached_property
     def _findings(self) -> Findings:

@@ -27,7 +27,7 @@ from jaxrnn.jaxprs.flows import (
     grades,
     positions,
 )
-from jaxrnn.onnx.state.names import affinity, says_data, says_nothing, says_state
+from jaxrnn.onnx.state.names import affinity, continues, distance, says_data, says_nothing, says_state
 
 #: Kinds of evidence, the strongest last. From `CELL` on, the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to the values from which it would continue. Other kinds are arithmetic: `KEPT` as in averages
@@ -58,6 +58,11 @@ class Edge:
     def affinity(self) -> int:
         """Return `affinity`: 2 if the names pair by convention."""
         return affinity(self.source, self.output)
+
+    @property
+    def evidence(self) -> float:
+        """Return the evidence of the flow, in the order of the ranks; a value that is handed on has the least."""
+        return -1 if self.unchanged else self.rank or 0.5 * bool(self.why)
 
     @property
     def is_proved(self) -> bool:
@@ -104,9 +109,9 @@ def _growth(
     if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1 or codes is None:
         return Edge(source, output, POSSIBLE)
     copied = np.sort(positions(codes[grades(codes) == COPY]))
-    (axis,) = np.flatnonzero(growth)
+    axis = int(np.flatnonzero(growth)[0])
     is_whole = is_open[axis] and np.array_equal(copied, np.arange(np.prod(old)))
-    return Edge(source, output, GROWN if is_whole and is_window(source, output, int(axis)) is False else POSSIBLE)
+    return Edge(source, output, GROWN if is_whole and is_window(source, output, axis) is False else POSSIBLE)
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
@@ -279,6 +284,8 @@ class Pairing:
         self.take_proved()
         self._take_said()
         self._take_arithmetic()
+        if against := self._otherwise_named():
+            raise self._disagree(against)
         if candidates := self._doubtful():
             raise self._incomplete(candidates)
         return self.pairs
@@ -371,9 +378,8 @@ class Pairing:
     def _take_said(self) -> None:
         """Take pairs with names that pair by convention, after any arithmetic."""
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
-        against = dict.fromkeys(edge for each in said for edge in self._against(each))
-        if against:
-            raise self._ambiguous(against, (), "the flow of data and names disagree on")
+        if against := self._exchange() or [edge for each in said for edge in self._against(each)]:
+            raise self._disagree(against)
         free = self._free(said)
         doubtful = [edge for edge in free if says_data(edge.source) and not edge.is_proved]
         certain = [edge for edge in free if edge not in doubtful]
@@ -394,6 +400,55 @@ class Pairing:
         proved = [edge for edge in others if edge.is_proved and edge.affinity < 2]
         left_over = said.source not in self.pairs and len(self._data()) == 1 and says_data(said.source)
         return [*proved, said] if proved and not said.is_proved and not left_over else []
+
+    def _exchange(self) -> list[Edge]:
+        """Return pairs that the flow suggests in place of named pairs whose outputs are exchanged, and the named pairs.
+
+        Each pair of the flow has at least the evidence of the named pairs with its input and with its output.
+        """
+        named = [edge for edge in self.edges if edge.affinity == 2]
+        of_input, of_output = {edge.source: edge for edge in named}, {edge.output: edge for edge in named}
+        crossing = [
+            edge
+            for edge in self.edges
+            if edge.affinity < 2 and edge.evidence > 0 and edge.source in of_input and edge.output in of_output
+            if edge.evidence >= max(of_input[edge.source].evidence, of_output[edge.output].evidence)
+        ]
+        for first in crossing:
+            if first.evidence > of_output[first.output].evidence:
+                path = [first]
+                for last in path:  # the path becomes longer here
+                    source = of_output[last.output].source
+                    path += [edge for edge in crossing if edge.source == source and edge not in path]
+                if any(of_output[edge.output].source == first.source for edge in path):
+                    return [*path, *(of_output[edge.output] for edge in path)]
+        return []
+
+    def _otherwise_named(self) -> list[Edge]:
+        """Return pairs of the flow, and the pairs that names in any language say of an input or an output of these.
+
+        An output that the flow supports as well, such as the sum of the state and the data, is no contradiction.
+        """
+        by_flow = [edge for edge in self.pairs.values() if edge.affinity < 2]
+        for edge in by_flow:
+            if not continues(edge.source, edge.output):
+                others = [other for other in self.edges if other != edge and _uses([edge], other)]
+                others = [other for other in others if other.rank in (POSSIBLE, PRODUCT) and not other.unchanged]
+                if others := [other for other in others if continues(other.source, other.output)]:
+                    return [edge, *others]
+        known = {(edge.source, edge.output): edge for edge in self.edges}
+        for one, other in itertools.combinations(by_flow, 2):
+            exchanged = [known.get((one.source, other.output)), known.get((other.source, one.output))]
+            pairs = [edge for edge in exchanged if edge is not None]
+            if len(pairs) == 2 and sum(map(_distance, pairs)) < sum(map(_distance, (one, other))):
+                return [one, other, *pairs]
+        return []
+
+    def _disagree(self, edges: Iterable[Edge]) -> StateError:
+        """Return the error for pairs that the flow suggests, followed by pairs that names say."""
+        edges = list(dict.fromkeys(edges))
+        by_flow = [edge for edge in edges if edge.affinity < 2]
+        return self._ambiguous(edges, by_flow, "the flow of data and names disagree on")
 
     def _take_arithmetic(self) -> None:
         """Take cells, averages and counters with other names if each fits only a single pair."""
@@ -435,6 +490,10 @@ class Pairing:
             f"pairs that are state, and no other pairs, for instance: {self._how(candidates)}; "
             f"`state={{}}` declares that there is no state"
         )
+
+
+def _distance(edge: Edge) -> float:
+    return distance(edge.source, edge.output)
 
 
 _NEITHER = "neither the flow of data nor names"
