@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -47,8 +48,20 @@ SYMBOLS = {
     "P+": ("past_and_new", "Q"),
     "S": ("S", "chars"),
     "T": ("time", "T"),
+    "W": ("n", "samples", "chunk"),
 }
-NAMES = ("conventional", "data word", "neutral", "one side")
+NAMES = ("conventional", "data word", "neutral", "one side", "other language")
+#: Updates that the flow proves. Names in other languages are no convention, so the finder asks about other updates.
+PROVED = {"LSTM node", "GRU node", "RNN node", "Scan", "Loop", "LSTM written out", "growing cache", "sliding buffer"}
+PROVED |= {"ring by ScatterElements", "ring by ScatterND"}
+#: Words for state of four languages and another script, and how they name the input and the output.
+LANGUAGES = (
+    ("zustand speicher puffer", ("{}|{}_neu", "alt_{}|neu_{}", "{}|neuer_{}")),
+    ("etat memoire tampon", ("{}|{}_suivant", "ancien_{}|nouveau_{}")),
+    ("estado memoria bufer", ("{}|{}_nuevo", "viejo_{}|nuevo_{}")),
+    ("stato memoria coda", ("{}|{}_nuovo", "vecchio_{}|nuovo_{}", "{}|prossimo_{}")),
+    ("состояние память буфер", ("{}|{}_новый", "{}|новое_{}")),
+)
 
 
 @dataclasses.dataclass
@@ -62,6 +75,8 @@ class Case:
         conventional: exactly the names of state variables pair by convention, so the finder must not ask.
         evident: a reader of the names and the graph knows the state variables.
         updates, names, extras, sizes: the choices.
+        exchanged: two outputs have exchanged names, so the finder must ask.
+        first: the values of state inputs in the file.
         compiles: no shape depends on a value.
         growing: the state grows with each step.
         ports: the inputs by name.
@@ -78,16 +93,19 @@ class Case:
     sizes: str
     compiles: bool
     growing: bool
+    exchanged: bool
     ports: dict[str, Port] = dataclasses.field(repr=False)
+    first: dict[str, np.ndarray] = dataclasses.field(repr=False)
 
     @property
     def description(self) -> str:
         parts = ["+".join(self.updates) or "stateless", self.names, self.sizes, *self.extras]
+        parts += ["exchanged"] * self.exchanged + ["with a default"] * bool(self.first)
         return f"{self.seed}: " + ", ".join(parts)
 
     def start(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw an initial state."""
-        return {name: self.ports[name].sample(rng) for name in self.truth}
+        """Draw an initial state; values of the file stay."""
+        return {name: self.ports[name].sample(rng) for name in self.truth} | self.first
 
     def frame(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw the data inputs of one step."""
@@ -127,6 +145,8 @@ class Names:
         self.number = rng.randrange(3)
         self.before_number, self.inside = rng.choice(("", "_")), rng.random() < 0.5
         self.paired = ""
+        self.language, forms = rng.choice(LANGUAGES)
+        self.form = rng.choice(forms)
 
     def take(self, name: str) -> str:
         if name in self.taken:
@@ -154,6 +174,10 @@ class Names:
             self.words.add(word)
             form = rng.choice(("{}|{}_out", "{}|{}_out", "{}_in|{}_out", "{}|new_{}"))
             return tuple(self.take(side.format(word)) for side in form.split("|"))
+        if self.mode == "other language":
+            self.number += 1
+            word = f"{rng.choice(self.language.split())}{self.before_number}{self.number}"
+            return tuple(self.take(side.format(word)) for side in self.form.split("|"))
         return self.conventional(words)
 
     def conventional(self, words: str) -> tuple[str, str]:
@@ -221,6 +245,8 @@ class Graph:
         self.given: dict[str, str] = {}
         self.fresh = rng.randrange(20)
         self.reset = ""
+        self.defaults = False
+        self.first: dict[str, np.ndarray] = {}
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
@@ -346,6 +372,9 @@ class Graph:
         given, new = self.names.pair(words)
         self.pairs[given] = (new, order)
         value = self.input(given, order, kind, values)
+        if self.defaults and not self.open_letters.intersection(order):
+            self.first[given] = self.ports[given].sample(self.numbers)
+            self.constants.append(numpy_helper.from_array(self.first[given], given))
         if self.reset and kind == F32 and not values:
             value = self.op("Where", self.reset, 0.0, value)
         self.given[value] = given
@@ -358,6 +387,19 @@ class Graph:
     def update(self, state: str, value: str) -> None:
         new, order = self.pairs[self.given[state]]
         self.output(new, value, order, self.ports[self.given[state]].kind)
+
+    def exchange(self) -> bool:
+        """Exchange the names of two outputs with the next values of state of one kind, if there are two."""
+        ends = {info.name: info for info in self.outputs}
+        for one, other in itertools.combinations(self.pairs, 2):
+            (new, order), (newer, its) = self.pairs[one], self.pairs[other]
+            if order == its and self.ports[one].kind == self.ports[other].kind:
+                ends[new].name, ends[newer].name = newer, new
+                names = {new: newer, newer: new}
+                self.final = {value: names.get(name, name) for value, name in self.final.items()}
+                self.pairs |= {one: (newer, order), other: (new, its)}
+                return True
+        return False
 
     def proto(self) -> onnx.ModelProto:
         def rename(nodes):
@@ -447,9 +489,10 @@ def case(seed: int) -> Case:
     Most cases without conventional names have only updates and extras that the graph makes evident.
     """
     rng = random.Random(seed)
-    mode = rng.choices(NAMES, (60, 14, 14, 12))[0]
+    mode = rng.choices(NAMES, (58, 12, 12, 9, 9))[0]
     shown = mode != "conventional" and rng.random() < 0.75
-    updates = tuple(rng.choices(sorted(EVIDENT if shown else UPDATES), k=rng.choice((1, 1, 1, 1, 2, 2, 3))))
+    kinds = UPDATES if not shown else PROVED if mode == "other language" else EVIDENT
+    updates = tuple(rng.choices(sorted(kinds), k=rng.choice((1, 1, 1, 1, 2, 2, 3))))
     if rng.random() < 0.06:
         updates = ()
     extras = tuple(rng.sample(PLAIN_EXTRAS if shown else EXTRAS, rng.choice((0, 0, 1, 1, 2))))
@@ -477,6 +520,8 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
     batch = None if by_weights else rng.choice((1, 1, 2, None, None))
     chunk = bool(updates) and updates[0] in CHUNKED and rng.random() < 0.5
     g = Graph(rng, names, batch=batch, opened=opened, chunk=3 if chunk else 1, by_weights=by_weights)
+    known = set(updates) <= EVIDENT and mode in ("conventional", "other language")
+    g.defaults = (mode == "conventional" or known) and not data_pairs and g.chance(0.15)
     if chunk and set(updates) <= {"LSTM node", "GRU node", "RNN node", "Scan", "Loop"} and g.chance(0.3):
         g.open_letters.add("T")
     signal, order = read_frame(g, chunk)
@@ -497,6 +542,7 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
     y = g.frame(signal) if direct else g.linear(g.frame(signal), 4, wanted)
     shown = g.order("BY")
     g.result(g.turn(y, "BY", shown), shown)
+    exchanged = known and not data_pairs and g.chance(0.4) and g.exchange()
     proto = g.proto()
     inputs = len(g.inputs) - len(g.pairs)
     conventional = mode == "conventional" and not data_pairs and (bool(updates) or inputs == 1)
@@ -505,7 +551,9 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
         seed=seed,
         proto=proto,
         truth={given: new for given, (new, _) in g.pairs.items()},
-        conventional=conventional,
+        conventional=conventional and not exchanged,
+        exchanged=exchanged,
+        first=g.first,
         evident=conventional or (inputs == 1 if data_pairs else shown),
         updates=updates,
         names="conventional, data too" if data_pairs else mode,

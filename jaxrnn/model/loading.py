@@ -153,8 +153,9 @@ def model_of(
         )
 
     model = made(given | guessed)
-    if guessed and model._search is not None and (paired := model._search.paired(guessed)) != guessed:
-        model = made(given | paired)
+    if guessed and model._search is not None:
+        paired = model._search.paired(guessed, chosen=values.tensors.keys() != values.initializers.keys())
+        model = model if paired == guessed else made(given | paired)
     found = check_shapes(file.proto, strict=options["declared"] == "strict")
     corrected = tuple(_corrected(model.program, found))
     for text in corrected:

@@ -26,6 +26,7 @@ from jaxrnn.onnx.state.pairing import (
     BUFFER,
     CARRIED,
     CELL,
+    GATED,
     GROWN,
     KEPT,
     LAST_OUTPUT,
@@ -144,11 +145,17 @@ class StateSearch:
         growing, of_frame = frozenset(self.growing), tuple(self.of_frame)
         return Findings(variables, self.probe.dimensions, growing, of_frame, tuple(self.undeclared))
 
-    def paired(self, names: Collection[str]) -> set[str]:
-        """Return the inputs among these with a pair that the flow proves or doubts, or that names say."""
+    def paired(self, names: Collection[str], chosen: bool) -> set[str]:
+        """Return the inputs among these, with values in the file, that are state or may be state.
+
+        The flow proves or doubts a pair, or names say a pair. If the exporter chose which values are inputs, so that no
+        input is a weight, weaker evidence is enough to look or to ask.
+        """
         with exact_types():
             edges = [edge for edge in self._edges() if edge.source in names and not edge.unchanged]
-        return {edge.source for edge in edges if edge.is_proved or edge.rank == SUSPECT or edge.affinity == 2}
+        sure = [edge for edge in edges if edge.is_proved or edge.rank == SUSPECT or edge.is_named]
+        weak = [edge for edge in edges if edge.evidence > 0 and (edge.rank != GATED or edge.is_nameless)]
+        return {edge.source for edge in (*sure, *(weak if chosen else ()))}
 
     def _edges(self) -> Iterator[Edge]:
         found = (find_edge(self.flow, *pair, self._open(pair[0]), self._is_window) for pair in self.candidates)

@@ -105,8 +105,18 @@ def continues(first: str, second: str) -> bool:
     This holds in any language: ``zustand_neu`` continues ``zustand``.
     """
     shared, own, others = _shared(first, second)
-    is_wordy = any(len(part) > 1 and part.isalpha() and part not in _OPERATORS for part in shared)
-    return is_wordy and not own and not _DATA.intersection(others)
+    return _is_wordy(shared) and not own and not _DATA.intersection(others)
+
+
+def resembles(first: str, second: str) -> bool:
+    """Return True if a name continues another name, or differs in one word, as ``neu_puffer`` and ``alt_puffer``."""
+    shared, own, others = _shared(first, second)
+    is_like = _is_wordy(shared) and len(own) == 1 == len(others) and not {*own, *others} & (_DATA | _SIDES)
+    return (is_like and not any(part.isdigit() for part in (*own, *others))) or continues(first, second)
+
+
+def _is_wordy(parts: list[str]) -> bool:
+    return any(len(part) > 1 and part.isalpha() and part not in _OPERATORS for part in parts)
 
 
 def says_data(name: str) -> bool:

@@ -27,7 +27,7 @@ from jaxrnn.jaxprs.flows import (
     grades,
     positions,
 )
-from jaxrnn.onnx.state.names import affinity, continues, distance, says_data, says_nothing, says_state
+from jaxrnn.onnx.state.names import affinity, continues, distance, resembles, says_data, says_nothing, says_state
 
 #: Kinds of evidence, the strongest last. From `CELL` on, the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to the values from which it would continue. Other kinds are arithmetic: `KEPT` as in averages
@@ -58,6 +58,16 @@ class Edge:
     def affinity(self) -> int:
         """Return `affinity`: 2 if the names pair by convention."""
         return affinity(self.source, self.output)
+
+    @property
+    def is_named(self) -> bool:
+        """Return True if the names suggest the pair, in any language."""
+        return self.affinity > 0 or resembles(self.source, self.output)
+
+    @property
+    def is_nameless(self) -> bool:
+        """Return True if the names do not tell state from data."""
+        return says_state(self.source) or (says_nothing(self.source) and says_nothing(self.output))
 
     @property
     def evidence(self) -> float:
@@ -474,9 +484,9 @@ class Pairing:
                 return True
             if says_data(edge.source):
                 return asking and not named and edge.rank >= PRODUCT
-            if named and not edge.affinity:
+            if named and not edge.is_named:
                 return edge.counts
-            follows = edge.source in self.flow.outputs[edge.output].deps or bool(edge.why)
+            follows = edge.source in self.flow.outputs[edge.output].deps or bool(edge.why) or edge.is_named
             return edge.counts or (asking and (source or output or follows))
 
         read = {name for output in self.flow.outputs.values() for name in output.deps}
