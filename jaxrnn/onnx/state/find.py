@@ -101,7 +101,14 @@ class Findings:
 class StateSearch:
     """The search for the state variables of a graph. The equations between dimensions hold whatever the state is."""
 
-    def __init__(self, program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]):
+    def __init__(
+        self,
+        program: Program,
+        declared: Mapping[str, str] | None,
+        static: Mapping[str, np.ndarray],
+        first: Collection[str] = (),
+    ):
+        """Follow the graph; ``first`` are inputs with values in the file, most of which are weights in some files."""
         self.declared = dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
         self.of_frame: list[str] = []
@@ -118,12 +125,15 @@ class StateSearch:
         said = [pair for pair in self.candidates if affinity(*pair) == 2] if declared is None else []
         said += self.declared.items()
         with exact_types():
-            self.probe = Probe(program, list(self.inputs.values()), static, self._sources(), said)
+            weights = set(first) - {name for name, _ in said}
+            sources = [name for name in self._sources() if name not in weights]
+            self.probe = Probe(program, list(self.inputs.values()), static, sources, said)
+            self.candidates = [pair for pair in self.candidates if pair[0] not in weights or self._fit(*pair)]
             # An output may have a type and a shape of which the file says nothing, or something else.
             more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._are_alike(*pair)]
-            more = list(dict.fromkeys([*self.candidates, *more]))
-            if len(more) > len(self.candidates) and (self.declared or not self.is_complete):
-                self.candidates = more
+            if self.declared or not self.is_complete:
+                self.candidates = list(dict.fromkeys([*self.candidates, *more]))
+            if not {*self._sources()} <= {*sources}:
                 self.probe.follow_also(self._sources())
 
     @property
@@ -133,6 +143,13 @@ class StateSearch:
 
     def _sources(self) -> list[str]:
         return list(dict.fromkeys(source for source, _ in self.candidates))
+
+    def _fit(self, name: str, updated: str) -> bool:
+        """Return True if an output has the fixed sizes of an input, or if its sizes are unknown."""
+        fixed, after = self.inputs[name].shape or (), self.flow.outputs[updated].shape
+        return after is None or all(
+            isinstance(size, str) or size == new for size, new in zip(fixed, after, strict=False)
+        )
 
     def _are_alike(self, name: str, updated: str) -> bool:
         before, after = self.flow.inputs[name], self.flow.outputs[updated]
