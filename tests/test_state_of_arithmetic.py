@@ -68,6 +68,18 @@ def test_a_context_beside_a_block_of_open_length(kept, shape, names):
         state = {cache: expected[cache_out]}
 
 
+def test_data_in_a_window_of_fixed_length_are_no_growing_cache():
+    """Five samples leave, of which a short block is the end, beside other data."""
+    nodes = [
+        node("Concat", ["nothing", "x"], ["padded"], axis=1),
+        node("Slice", ["padded", "start", "far", "one"], ["y"]),
+        node("Add", ["y", "mic"], ["z"]),
+    ]
+    constants = C | {"nothing": np.zeros((1, 5), np.float32), "start": np.array([-5])}
+    model = model_of(nodes, {"x": [1, "n"], "mic": [1, 1]}, {"y": [1, 5], "z": None}, constants)
+    assert model.state == ()
+
+
 @pytest.mark.parametrize("names", [("x", "y"), ("in0", "out0")])
 def test_padded_data_are_no_growing_cache(names):
     """The only input is data, although it grows into the output."""
