@@ -68,6 +68,20 @@ def test_a_context_beside_a_block_of_open_length(kept, shape, names):
         state = {cache: expected[cache_out]}
 
 
+def test_growing_caches_whose_lengths_no_equation_ties():
+    """Keys and values grow together, although only their longer next values need to be equal."""
+    nodes = [
+        node("Concat", ["in1", "in0"], ["out1"], axis=1),
+        node("Concat", ["in2", "in0"], ["out2"], axis=1),
+        node("Transpose", ["out1"], ["turned"], perm=[0, 2, 1]),
+        node("MatMul", ["in0", "turned"], ["scores"]),
+        node("MatMul", ["scores", "out2"], ["out0"]),
+    ]
+    inputs = {"in0": [1, 1, N], "in1": [1, "P", N], "in2": [1, "R", N]}
+    model = model_of(nodes, inputs, {"out0": [1, 1, N], "out1": [1, "Q", N], "out2": [1, "S", N]})
+    assert pairs(model) == {"in1": "out1", "in2": "out2"}
+
+
 def test_data_in_a_window_of_fixed_length_are_no_growing_cache():
     """Five samples leave, of which a short block is the end, beside other data."""
     nodes = [
