@@ -684,7 +684,15 @@ def test_lists_of_states(declared, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("att_cache", "r_att_cache"), ("hin", "hout"), ("h", "hout"), ("cin", "cout"), ("r1i", "r1o")]
+    ("before", "after"),
+    [
+        ("att_cache", "r_att_cache"),
+        ("hin", "hout"),
+        ("h", "hout"),
+        ("cin", "cout"),
+        ("r1i", "r1o"),
+        ("память", "память_out"),
+    ],
 )
 def test_names_of_one_word_and_of_returned_values(before, after):
     nodes = [node("Sign", [before], [after]), node("Add", ["x", before], ["y"])]

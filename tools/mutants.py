@@ -57,6 +57,12 @@ STATE = _mutants(
     ("scaled final values", PAIRING, "    scaled = own & (grade == SCALED)", "    scaled = own & (grade < 0)"),
     ("recordings forget nothing", FIND, "return len(known) < 2", "return False"),
     ("accidental equations", SIZES, "or self._accepts(again))", "or bool(again))"),
+    (
+        "names against the flow",
+        PAIRING,
+        "self._exchange() or [edge for each",
+        "self._exchange() or [edge for each in () for each",
+    ),
     ("windows as caches", PAIRING, "is_whole and is_window(source, output, axis) is False", "is_whole"),
     ("data that grow", PAIRING, "free = self._beside_data(free)", "pass"),
     ("blocks beside refilled buffers", PAIRING, "if edge.joins or (", "if ("),
@@ -67,12 +73,6 @@ STATE = _mutants(
 STATE += _mutants(
     "test_state_complete.py",
     ("lost recurrences", FIND, "for lost in self.flow.lost:", "for lost in ():"),
-    (
-        "names against the flow",
-        PAIRING,
-        "self._exchange() or [edge for each",
-        "self._exchange() or [edge for each in () for each",
-    ),
     ("exchanged outputs", PAIRING, "if against := self._exchange() or [", "if against := ["),
     ("copies for evidence", PAIRING, "self.rank or 0.5 * bool(self.why)", "self.rank"),
     ("names of other languages", PAIRING, "if against := self._otherwise_named():", "if against := []:"),
