@@ -542,7 +542,7 @@ def build(seed, rng, updates, extras, mode, data_pairs) -> Case:
     y = g.frame(signal) if direct else g.linear(g.frame(signal), 4, wanted)
     shown = g.order("BY")
     g.result(g.turn(y, "BY", shown), shown)
-    exchanged = known and not data_pairs and g.chance(0.4) and g.exchange()
+    exchanged = known and opened != "baked" and not data_pairs and g.chance(0.4) and g.exchange()
     proto = g.proto()
     inputs = len(g.inputs) - len(g.pairs)
     conventional = mode == "conventional" and not data_pairs and (bool(updates) or inputs == 1)

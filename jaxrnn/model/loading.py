@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import itertools
 import os
 import pickle
 import warnings
@@ -32,6 +33,7 @@ from jaxrnn.onnx.parameters import needed_while_tracing, stated_parameters
 from jaxrnn.onnx.program import Program, bind, bound_loops, read_constant
 from jaxrnn.onnx.reading import Source, SourceFile, check_proto, label_of, labelled, read_source
 from jaxrnn.onnx.state import agree, read_facts
+from jaxrnn.onnx.state.names import affinity
 from jaxrnn.onnx.tensors import tensors_of
 from jaxrnn.onnx.writing import write_model
 
@@ -192,10 +194,11 @@ class _Defaults:
                 self.graph.initializers[name] = value
 
     def that_may_be_state(self, model: ir.Model, own: OwnOperators | None) -> set[str]:
-        """Return the inputs that an output may update: no stated parameters, and not needed while tracing."""
-        outputs = list(map(spec_of, self.graph.outputs))
+        """Return the inputs that an output may update: no stated parameters, and no sizes unless names pair."""
         specs = [spec for spec in map(spec_of, self.graph.inputs) if spec.name in self.tensors]
-        names = {spec.name for spec in specs if any(agree(spec, output) for output in outputs)}
+        pairs = itertools.product(specs, map(spec_of, self.graph.outputs))
+        pairs = [(spec.name, output.name) for spec, output in pairs if agree(spec, output)]
+        names, named = {name for name, _ in pairs}, {name for name, output in pairs if affinity(name, output) == 2}
         if not names:
             return names
         try:
@@ -203,7 +206,8 @@ class _Defaults:
         except UnsupportedError:  # `bind` names all nodes
             return set()
         needed = needed_while_tracing(self.graph, operators.__getitem__)
-        return names - {str(value.name) for value in needed} - (stated_parameters(model) or frozenset())
+        names -= {str(value.name) for value in needed} - named
+        return names - (stated_parameters(model) or frozenset())
 
 
 def _corrected(program: Program, found: Mapping[str, onnx.TypeProto]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from jaxrnn.jaxprs.flows import (
     SCALED,
     SHOWN,
     SQUASHED,
+    STEP,
     SUMMED,
     UPDATED,
     WRITTEN,
@@ -118,10 +119,14 @@ def _growth(
         return None
     if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1 or codes is None:
         return Edge(source, output, POSSIBLE)
-    copied = np.sort(positions(codes[grades(codes) == COPY]))
     axis = int(np.flatnonzero(growth)[0])
-    is_whole = is_open[axis] and np.array_equal(copied, np.arange(np.prod(old)))
-    return Edge(source, output, GROWN if is_whole and is_window(source, output, axis) is False else POSSIBLE)
+    places = np.sort(positions(codes[grades(codes) > 0]))
+    if not is_open[axis] or not np.array_equal(places, np.arange(np.prod(old))):
+        return Edge(source, output, POSSIBLE)
+    window = is_window(source, output, axis)
+    if window is False and (grades(codes)[codes >= STEP] == COPY).all():
+        return Edge(source, output, GROWN)
+    return Edge(source, output, POSSIBLE if window is True else GATED)
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
