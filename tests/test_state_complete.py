@@ -446,6 +446,15 @@ EXCHANGED = {
         ROW,
         [1, 1],
     ),
+    "two caches that fade": (
+        lambda a, b, p, q: [
+            *(node("Mul", [given, "half"], [f"{given}_half"]) for given in (a, b)),
+            node("Concat", [f"{a}_half", "x"], [p], axis=1),
+            node("Concat", [f"{b}_half", "x"], [q], axis=1),
+        ],
+        [1, "P"],
+        [1, 1],
+    ),
     "a double buffer": (
         lambda a, b, p, q: [node("Identity", ["x"], [p]), node("Identity", [a], [q]), node("Sub", [a, b], ["d"])],
         ROW,
@@ -474,7 +483,8 @@ def test_names_against_the_flow_are_asked_about(name, language):
         at = {"at": (I64, [1])} if name == "two rings" else {}
         ends = {"d": shape} if name == "a double buffer" else {}
         inputs = {"x": given, **at, **dict.fromkeys(before, shape)}
-        ends |= {"end": None, **dict.fromkeys(after, shape)}
+        grown = [1, "Q"] if shape[-1] == "P" else shape
+        ends |= {"end": None, **dict.fromkeys(after, grown)}
         return model_of(nodes, inputs, ends, C, load={"state": state})
 
     check_asked(r"state=\{'", model(after[::-1]))

@@ -63,7 +63,7 @@ STATE = _mutants(
         "self._exchange() or [edge for each",
         "self._exchange() or [edge for each in () for each",
     ),
-    ("windows as caches", PAIRING, "is_whole and is_window(source, output, axis) is False", "is_whole"),
+    ("windows as caches", PAIRING, "if window is False and (", "if ("),
     ("data that grow", PAIRING, "free = self._beside_data(free)", "pass"),
     ("blocks beside refilled buffers", PAIRING, "if edge.joins or (", "if ("),
     ("caches whole and cut", PAIRING, "alike = {rank, GROWN} if rank == BUFFER else", "alike ="),
@@ -73,6 +73,7 @@ STATE = _mutants(
 STATE += _mutants(
     "test_state_complete.py",
     ("lost recurrences", FIND, "for lost in self.flow.lost:", "for lost in ():"),
+    ("masked caches", PAIRING, "POSSIBLE if window is True else GATED", "POSSIBLE"),
     ("exchanged outputs", PAIRING, "if against := self._exchange() or [", "if against := ["),
     ("copies for evidence", PAIRING, "self.rank or 0.5 * bool(self.why)", "self.rank"),
     ("names of other languages", PAIRING, "if against := self._otherwise_named():", "if against := []:"),
