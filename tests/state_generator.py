@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 
 import numpy as np
@@ -49,8 +50,9 @@ SYMBOLS = {
     "A": ("elements", "A"),
     "S": ("S", "chars"),
     "T": ("time", "T"),
+    "W": ("n", "samples", "chunk"),
 }
-NAMES = ("conventional", "data word", "neutral", "one side")
+NAMES = ("conventional", "data word", "neutral", "one side", "other language")
 #: Of other languages: conventions, words for state, and names of inputs and outputs.
 LANGUAGES = {
     "German": (
@@ -77,12 +79,21 @@ DRESSES = ("squeezed", "flattened", "transposed", "float16", "double", "packed",
 CASTS = {"float16": TensorProto.FLOAT16, "double": TensorProto.DOUBLE}
 #: The updates whose state the flow knows in each dress, with any names.
 RECURRENT = ("LSTM node", "GRU node", "RNN node", "Scan", "Loop")
-#: The updates that the flow proves, whatever the names. Others need names by convention, and so do buffers that each
-#: step fills.
-PROVED = EVIDENT - {"GRU written out", "minimal GRU", "packed cells", "ring by Where", "ring by slices"}
+#: Updates that the flow proves. Names in other languages are no convention, so the finder asks about other updates.
+PROVED = {"LSTM node", "GRU node", "RNN node", "Scan", "Loop", "LSTM written out", "growing cache", "sliding buffer"}
+PROVED |= {"ring by ScatterElements", "ring by ScatterND"}
+#: Buffers that each step fills.
 FILLED = ("sliding buffer", "convolution cache")
 DRESSED = dict.fromkeys(DRESSES, RECURRENT) | dict.fromkeys(("packed", "parted"), ("LSTM node",))
 DRESSED |= dict.fromkeys(("shown", "not returned"), ("GRU node", "RNN node"))
+#: Words for state of four languages and another script, and how they name the input and the output.
+FOREIGN = (
+    ("zustand speicher puffer", ("{}|{}_neu", "alt_{}|neu_{}", "{}|neuer_{}")),
+    ("etat memoire tampon", ("{}|{}_suivant", "ancien_{}|nouveau_{}")),
+    ("estado memoria bufer", ("{}|{}_nuevo", "viejo_{}|nuevo_{}")),
+    ("stato memoria coda", ("{}|{}_nuovo", "vecchio_{}|nuovo_{}", "{}|prossimo_{}")),
+    ("состояние память буфер", ("{}|{}_новый", "{}|новое_{}")),
+)
 
 
 @dataclasses.dataclass
@@ -98,6 +109,8 @@ class Case:
         updates, names, extras, sizes: the choices.
         dress: the dress of the first state, one of `DRESSES`, or empty.
         language: the language of the names.
+        exchanged: two outputs have exchanged names, so the finder must ask.
+        first: the values of state inputs in the file.
         compiles: no shape depends on a value.
         growing: the state grows with each step.
         ports: the inputs by name.
@@ -114,7 +127,9 @@ class Case:
     sizes: str
     compiles: bool
     growing: bool
+    exchanged: bool
     ports: dict[str, Port] = dataclasses.field(repr=False)
+    first: dict[str, np.ndarray] = dataclasses.field(repr=False)
     graph: Graph = dataclasses.field(repr=False)
     dress: str = ""
     language: str = "English"
@@ -122,11 +137,12 @@ class Case:
     @property
     def description(self) -> str:
         parts = ["+".join(self.updates) or "stateless", self.names, self.language, self.dress, self.sizes, *self.extras]
+        parts += ["exchanged"] * self.exchanged + ["with a default"] * bool(self.first)
         return f"{self.seed}: " + ", ".join(parts)
 
     def start(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw an initial state."""
-        return {name: self.ports[name].sample(rng) for name in self.truth}
+        """Draw an initial state; values of the file stay."""
+        return {name: self.ports[name].sample(rng) for name in self.truth} | self.first
 
     def frame(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw the data inputs of one step."""
@@ -166,6 +182,8 @@ class Names:
         self.number = rng.randrange(3)
         self.before_number, self.inside = rng.choice(("", "_")), rng.random() < 0.5
         self.paired = ""
+        self.foreign, forms = rng.choice(FOREIGN)
+        self.form = rng.choice(forms)
 
     def take(self, name: str) -> str:
         if name in self.taken:
@@ -193,6 +211,10 @@ class Names:
             self.words.add(word)
             form = rng.choice(("{}|{}_out", "{}|{}_out", "{}_in|{}_out", "{}|new_{}"))
             return tuple(self.take(side.format(word)) for side in form.split("|"))
+        if self.mode == "other language":
+            self.number += 1
+            word = f"{rng.choice(self.foreign.split())}{self.before_number}{self.number}"
+            return tuple(self.take(side.format(word)) for side in self.form.split("|"))
         return self.conventional(words)
 
     def conventional(self, words: str) -> tuple[str, str]:
@@ -266,7 +288,9 @@ class Graph:
         self.fresh = rng.randrange(20)
         self.reset = self.dress = ""
         #: The state in another dress: its input, its parts so far, and the inputs that share an output.
-        self.first, self.parts, self.sharing = "", [], []
+        self.led, self.parts, self.sharing = "", [], []
+        self.defaults = False
+        self.first: dict[str, np.ndarray] = {}
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
@@ -393,8 +417,11 @@ class Graph:
         if self.dress == "parted" and len(self.sharing) < 2:
             return self.part(given, new, order)
         self.pairs[given] = (new, order)
-        self.first = self.first or given
+        self.led = self.led or given
         value = self.input(given, order, kind, values)
+        if self.defaults and not self.open_letters.intersection(order):
+            self.first[given] = self.ports[given].sample(self.numbers)
+            self.constants.append(numpy_helper.from_array(self.first[given], given))
         if self.reset and kind == F32 and not values:
             value = self.op("Where", self.reset, 0.0, value)
         self.given[value] = given
@@ -403,11 +430,11 @@ class Graph:
     def part(self, given: str, new: str, order: str) -> str:
         """Return a part of the state that two outputs return."""
         if not self.parts:
-            self.size["L"], self.first = 2, given
+            self.size["L"], self.led = 2, given
             self.parts = self.op("Split", self.input(given, "L" + order), outputs=2, axis=0)
             self.pairs[given] = (new, order)
         else:
-            self.pairs[self.first] = (f"{self.pairs[self.first][0]}, {new}", order)
+            self.pairs[self.led] = (f"{self.pairs[self.led][0]}, {new}", order)
         value = self.squeeze(self.parts[len(self.sharing)], 0)
         self.given[value] = new
         self.sharing.append(new)
@@ -416,12 +443,12 @@ class Graph:
     @property
     def replaced(self) -> set[str]:
         """The outputs that hold only state."""
-        more = self.pairs[self.first][0] if self.dress in ("packed", "shown") else ""
+        more = self.pairs[self.led][0] if self.dress in ("packed", "shown") else ""
         return {name for new, _ in self.pairs.values() for name in new.split(", ")} - {more}
 
     def dressed(self, given: str, value: str) -> bool:
         """Add the output of the first state in its dress; return False if the state has none."""
-        new, order = self.pairs.get(given, (given, self.pairs[self.first][1]))
+        new, order = self.pairs.get(given, (given, self.pairs[self.led][1]))
         if self.dress == "parted":
             if given in self.sharing:
                 self.output(given, value, order)
@@ -431,12 +458,12 @@ class Graph:
             self.sharing.append(given)
             if len(self.parts) == 2:
                 axis = order.index("H")
-                self.pairs[given] = (self.pairs[self.first][0], order)
+                self.pairs[given] = (self.pairs[self.led][0], order)
                 self.size["W"] = 2 * self.size["H"]
                 joined = self.op("Concat", *self.parts, axis=axis)
-                self.output(self.pairs[self.first][0], joined, order.replace("H", "W"))
+                self.output(self.pairs[self.led][0], joined, order.replace("H", "W"))
             return True
-        if given != self.first or self.dress in ("", "packed"):
+        if given != self.led or self.dress in ("", "packed"):
             return False
         sizes = [self.size[letter] for letter in order]
         same = {"squeezed": "1" not in order, "transposed": sizes == sizes[::-1]}
@@ -461,12 +488,12 @@ class Graph:
         states = {}
         for given, (new, order) in self.pairs.items():
             shape, kind = self.ports[given].shape, helper.tensor_dtype_to_np_dtype(self.ports[given].kind)
-            value = None if self.dress == "parted" and given == self.first else found.get(new)
-            if given == self.first and self.dress == "transposed":
+            value = None if self.dress == "parted" and given == self.led else found.get(new)
+            if given == self.led and self.dress == "transposed":
                 value = value.reshape([self.size[letter] for letter in order[::-1]]).transpose()
             elif given in self.sharing and self.dress == "packed":
                 value = np.split(value, 2, order.index("H"))[self.sharing.index(given)]
-            elif given == self.first and self.dress == "parted":
+            elif given == self.led and self.dress == "parted":
                 value = np.stack([found[each] for each in self.sharing])
             if value is not None:
                 grows = "P" in order
@@ -481,10 +508,23 @@ class Graph:
         """Return the next value of a state; ``shown`` is a sequence ``"T1BH"`` that ends with the value."""
         if self.dress and self.dressed(self.given[state], value):
             if self.dress == "shown":
-                self.output(self.pairs[self.first][0], shown, "T1BH")
+                self.output(self.pairs[self.led][0], shown, "T1BH")
             return
         new, order = self.pairs[self.given[state]]
         self.output(new, value, order, self.ports[self.given[state]].kind)
+
+    def exchange(self) -> bool:
+        """Exchange the names of two outputs with the next values of state of one kind, if there are two."""
+        ends = {info.name: info for info in self.outputs}
+        for one, other in itertools.combinations(self.pairs, 2):
+            (new, order), (newer, its) = self.pairs[one], self.pairs[other]
+            if order == its and self.ports[one].kind == self.ports[other].kind:
+                ends[new].name, ends[newer].name = newer, new
+                names = {new: newer, newer: new}
+                self.final = {value: names.get(name, name) for value, name in self.final.items()}
+                self.pairs |= {one: (newer, order), other: (new, its)}
+                return True
+        return False
 
     def proto(self) -> onnx.ModelProto:
         def rename(nodes):
@@ -584,10 +624,11 @@ def dressed(seed: int) -> Case:
 
 def drawn(seed: int, rng: random.Random, language: str, dress: str) -> Case:
     """Draw a step model with names in a language, and its first state in a dress."""
-    mode = rng.choices(NAMES, (60, 14, 14, 12))[0]
+    mode = rng.choices(NAMES, (58, 12, 12, 9, 0 if dress or language != "English" else 9))[0]
     mode = "conventional" if language != "English" and mode == "data word" else mode
     shown = (mode != "conventional" and rng.random() < 0.75) or language != "English"
-    known = UPDATES if not shown else EVIDENT if language == "English" else PROVED
+    proved = language != "English" or mode == "other language"
+    known = UPDATES if not shown else PROVED if proved else EVIDENT
     updates = tuple(rng.choices(sorted(known), k=rng.choice((1, 1, 1, 1, 2, 2, 3))))
     if rng.random() < 0.06:
         updates = ()
@@ -621,6 +662,9 @@ def build(seed, rng, updates, extras, mode, data_pairs, language, dress) -> Case
     chunk &= dress not in ("shown", "not returned") and (language == "English" or not {*FILLED} & {*updates})
     g = Graph(rng, names, batch=batch, opened=opened, chunk=3 if chunk else 1, by_weights=by_weights)
     g.dress = dress
+    plain = language == "English" and not dress and not data_pairs
+    known = plain and set(updates) <= EVIDENT and mode in ("conventional", "other language")
+    g.defaults = plain and (mode == "conventional" or known) and g.chance(0.15)
     if chunk and set(updates) <= {*RECURRENT} and g.chance(0.3) and not dress:
         g.open_letters.add("T")
     signal, order = read_frame(g, chunk)
@@ -641,6 +685,7 @@ def build(seed, rng, updates, extras, mode, data_pairs, language, dress) -> Case
     y = g.frame(signal) if direct else g.linear(g.frame(signal), 4, wanted)
     shown = g.order("BY")
     g.result(g.turn(y, "BY", shown), shown)
+    exchanged = known and opened != "baked" and not data_pairs and g.chance(0.4) and g.exchange()
     proto = g.proto()
     inputs = len(g.inputs) - len(g.pairs)
     conventional = mode == "conventional" and not data_pairs and (bool(updates) or inputs == 1)
@@ -650,7 +695,9 @@ def build(seed, rng, updates, extras, mode, data_pairs, language, dress) -> Case
         seed=seed,
         proto=proto,
         truth={given: new for given, (new, _) in g.pairs.items()},
-        conventional=conventional,
+        conventional=conventional and not exchanged,
+        exchanged=exchanged,
+        first=g.first,
         evident=conventional or (inputs == 1 if data_pairs else shown),
         updates=updates,
         names="conventional, data too" if data_pairs else mode,

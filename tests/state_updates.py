@@ -251,8 +251,8 @@ def cascade(g, slow, x):
 def mutual(g, v, x):
     order = g.layout(v)
     m = g.state(order, "fast m1")
-    g.update(m, g.op("Add", g.op("Mul", v, 0.9), g.op("Mul", x, 0.05)))
-    return g.op("Add", g.op("Mul", m, 0.9), g.op("Mul", x, 0.1)), g.op("Sub", x, v)
+    g.update(m, g.op("Sum", g.op("Mul", m, 0.5), g.op("Mul", v, 0.4), g.op("Mul", x, 0.05)))
+    return g.op("Sum", g.op("Mul", v, 0.5), g.op("Mul", m, 0.4), g.op("Mul", x, 0.1)), g.op("Sub", x, v)
 
 
 @elementwise("two histories", "older d2")
@@ -405,6 +405,24 @@ def convolution_cache(g, signal):
         groups = g.rng.choice((1, 4))
         y = g.op("Conv", window, g.weight(4, 4 // groups, 4), group=groups)
     return g.like(signal, g.op("Tanh", g.op("Transpose", y, perm=[2, 0, 1])))
+
+
+@update("context beside a block of open length", evident=True)
+def context(g, signal):
+    """The front end of a recogniser: a strided convolution over a block of sound and the samples before the block."""
+    g.open_letters.add("W")
+    g.size |= {"C": g.rng.choice((1, 3, 16, 64)), "W": g.rng.choice((2, 5, 40))}
+    kept = g.size["C"]
+    order = g.rng.choice(("BC", "BC", "B1C", *(("C",) if g.batch == 1 else ())))
+    axis, block = order.index("C"), order.replace("C", "W")
+    cache = g.state(order, "context cache tail")
+    sound = g.data(block, word=g.rng.choice(("wav", "pcm", "block")))
+    old_first = g.chance(0.8)
+    window = g.op("Concat", *((cache, sound) if old_first else (sound, cache)), axis=axis)
+    g.update(cache, g.slice(window, -kept, 2**62, axis) if old_first else g.slice(window, 0, kept, axis))
+    heard = g.op("Conv", g.turn(window, block, "B1W"), g.weight(2, 1, kept + 1), strides=[2])
+    level = g.op("MatMul", g.op("ReduceMax", heard, axes=[2], keepdims=0), g.weight(2, 4))
+    return g.op("Add", g.frame(signal), level), "BF"
 
 
 @update("growing cache", evident=True, chunked=True)

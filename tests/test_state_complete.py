@@ -400,38 +400,113 @@ def test_an_unknown_answer_is_neither_yes_nor_no():
     check_refused(TypeError, "neither as yes nor as no: nobody looked", bool, unknown)
 
 
-#: Graphs whose outputs have exchanged names, and their state by flow.
+def cell(tag, h, new, kept):
+    """A cell in single operators: a GRU if a part of the state is kept, else an RNN."""
+    nodes = [
+        *(node("MatMul", [given, by], [f"{given}{by}{tag}"]) for given, by in (("x", "V"), (h, "U"))),
+        node("Add", [f"xV{tag}", f"{h}U{tag}"], [f"sum{tag}"]),
+    ]
+    if not kept:
+        return [*nodes, node("Tanh", [f"sum{tag}"], [new])]
+    return [
+        *nodes,
+        node("Sigmoid", [f"sum{tag}"], [f"gate{tag}"]),
+        node("Sub", [h, f"xV{tag}"], [f"gap{tag}"]),
+        node("Mul", [f"gate{tag}", f"gap{tag}"], [f"part{tag}"]),
+        node("Add", [f"xV{tag}", f"part{tag}"], [new]),
+    ]
+
+
+#: Functions from two inputs and two outputs in the flow's order to nodes; the shapes of states and of the data.
 EXCHANGED = {
-    "an LSTM": ([lstm("cell", "x", "h", "c", ["Y", "c_out", "h_out"])], ("h", "c"), ONE),
+    "an LSTM": (lambda a, b, p, q: [lstm("cell", "x", a, b, ["Y", p, q])], ONE, ONE),
     "two layers": (
-        [gru("a", "x", "h1", "Y", "h2_out"), node("Squeeze", ["Y", "one"], ["y"]), gru("b", "y", "h2", "", "h1_out")],
-        ("h1", "h2"),
+        lambda a, b, p, q: [gru("a", "x", a, "Y", p), node("Squeeze", ["Y", "one"], ["y"]), gru("b", "y", b, "", q)],
+        ONE,
         ONE,
     ),
     "two rings": (
-        [
-            node("ScatterElements", ["ring_a", "at", "x"], ["ring_b_out"], axis=0),
+        lambda a, b, p, q: [
+            node("ScatterElements", [a, "at", "x"], [p], axis=0),
             node("Neg", ["x"], ["z"]),
-            node("ScatterElements", ["ring_b", "at", "z"], ["ring_a_out"], axis=0),
+            node("ScatterElements", [b, "at", "z"], [q], axis=0),
         ],
-        ("ring_a", "ring_b"),
         [N],
+        [1],
     ),
+    "two GRUs in single operators": (lambda a, b, p, q: [*cell(1, a, p, True), *cell(2, b, q, True)], ROW, ROW),
+    "two RNNs in single operators": (lambda a, b, p, q: [*cell(1, a, p, False), *cell(2, b, q, False)], ROW, ROW),
+    "a delay line and an average": (
+        lambda a, b, p, q: [
+            node("Slice", [a, "one", "far", "one"], ["rest"]),
+            node("Concat", ["rest", "x"], [p], axis=1),
+            node("Mul", [b, "half"], ["kept"]),
+            node("Add", ["kept", "x"], [q]),
+        ],
+        ROW,
+        [1, 1],
+    ),
+    "two caches that fade": (
+        lambda a, b, p, q: [
+            *(node("Mul", [given, "half"], [f"{given}_half"]) for given in (a, b)),
+            node("Concat", [f"{a}_half", "x"], [p], axis=1),
+            node("Concat", [f"{b}_half", "x"], [q], axis=1),
+        ],
+        [1, "P"],
+        [1, 1],
+    ),
+    "a double buffer": (
+        lambda a, b, p, q: [node("Identity", ["x"], [p]), node("Identity", [a], [q]), node("Sub", [a, b], ["d"])],
+        ROW,
+        ROW,
+    ),
+}
+#: Names of a state variable in four languages and another script, before and after a step.
+LANGUAGES = {
+    "English": ("ring_{}", "ring_{}_out"),
+    "German": ("zustand_{}", "zustand_{}_neu"),
+    "French": ("etat{}", "etat{}_suivant"),
+    "Spanish": ("viejo_estado_{}", "nuevo_estado_{}"),
+    "Russian": ("память_{}", "новая_память_{}"),
 }
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", EXCHANGED)
-def test_names_against_the_flow_are_asked_about(name):
-    """The question proposes what the flow proves, which loads. With the names' own order, nothing is asked."""
-    nodes, (first, second), shape = EXCHANGED[name]
-    at = {"at": (I64, [1])} if shape == [N] else {}
-    inputs = {"x": [1] if at else ONE, **at, first: shape, second: shape}
-    outputs = {f"{first}_out": shape, f"{second}_out": shape}
-    model = model_of(nodes, inputs, outputs, C)
-    check_asked(f"flow of data and names disagree.*'{first}' -> '{first}_out'", model)
-    proved = {first: f"{second}_out", second: f"{first}_out"}
-    assert example_of(model) == proved
-    assert pairs(model_of(nodes, inputs, outputs, C, load={"state": proved})) == proved
+def test_names_against_the_flow_are_asked_about(name, language):
+    """In any language. The question proposes what the flow proves, which loads. The names' own order is not refused."""
+    function, shape, given = EXCHANGED[name]
+    before, after = ([form.format(side) for side in "ab"] for form in LANGUAGES[language])
+
+    def model(outputs, state=None):
+        nodes = [*function(*before, *outputs), node("Sum", ["x", *outputs], ["end"])]
+        at = {"at": (I64, [1])} if name == "two rings" else {}
+        ends = {"d": shape} if name == "a double buffer" else {}
+        inputs = {"x": given, **at, **dict.fromkeys(before, shape)}
+        grown = [1, "Q"] if shape[-1] == "P" else shape
+        ends |= {"end": None, **dict.fromkeys(after, grown)}
+        return model_of(nodes, inputs, ends, C, load={"state": state})
+
+    check_asked(r"state=\{'", model(after[::-1]))
+    exchanged = dict(zip(before, after[::-1], strict=True))
+    if language == "English":
+        check_asked(f"flow of data and names disagree.*'{before[0]}' -> '{after[0]}'", model(after[::-1]))
+        assert pairs(model(after)) == dict(zip(before, after, strict=True))
+        assert example_of(model(after[::-1])) == exchanged
+    assert pairs(model(after[::-1], exchanged)) == exchanged
+
+
+def test_a_name_that_another_output_continues_is_asked_about():
+    """An output with the name of the state that does not follow from it; the sum with the state is no such output."""
+    nodes = [gru("gru", "x", "zustand", "Y", "ende"), node("MatMul", ["frame", "V"], ["neu"])]
+    inputs, outputs = dict.fromkeys(("x", "frame", "zustand"), ONE), {"Y": None, "ende": ONE}
+
+    def model(last):
+        return model_of([*nodes, node(*last)], inputs, {**outputs, last[2][0]: ONE}, C)
+
+    check_asked("disagree.*'zustand' -> 'zustand_neu'", model(("Relu", ["neu"], ["zustand_neu"])))
+    assert pairs(model(("Add", ["neu", "zustand"], ["mit_zustand"]))) == {"zustand": "ende"}
+    assert pairs(model(("Relu", ["neu"], ["zustand_mask"]))) == {"zustand": "ende"}
 
 
 @pytest.mark.parametrize("kind", ["", "decoder.", "encoder."])
@@ -502,6 +577,67 @@ def test_what_the_file_does_not_declare():
         check_asked("'h' is state.*does not declare its shape.*static=", jaxrnn.load(proto, state=state))
 
 
+GATES = {"W": [1, 3 * N, N], "R": [1, 3 * N, N]}
+#: Nodes, the state with its update, its shape and its first value in the file, and the other inputs with a value.
+DEFAULTS = {
+    "said": (
+        [
+            node("Mul", ["m", "half"], ["kept"]),
+            node("Add", ["kept", "x"], ["m_out"]),
+            node("Sub", ["x", "m_out"], ["y"]),
+        ],
+        {"m": "m_out"},
+        ROW,
+        2,
+        {"half": []},
+    ),
+    "proved": ([gru("gru", "x", "s", "y", "e")], {"s": "e"}, ONE, 0.5, GATES),
+    "zeros": ([gru("gru", "x", "s", "y", "e")], {"s": "e"}, ONE, 0, GATES),
+    "data": ([node("Add", ["x", "bias"], ["u"]), node("Tanh", ["u"], ["y"])], {}, ROW, 0, {"bias": ROW, "far": [1]}),
+}
+
+
+def with_defaults(name):
+    """The model of `DEFAULTS`, whose initializers are inputs, and its state."""
+    nodes, state, shape, first, others = DEFAULTS[name]
+    values = C | dict.fromkeys(state, np.full(shape, first, np.float32)) | {"bias": np.ones(ROW, np.float32)}
+    kinds = {other: (I64, size) if other == "far" else size for other, size in others.items()}
+    inputs = {"x": shape, **dict.fromkeys(state, shape), **kinds}
+    outputs = {"y": None, **dict.fromkeys(state.values())} | ({} if state else {"u": ROW})
+    graph = graph_of(nodes, inputs, outputs, values)
+    return make_model(graph), state, shape
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_an_input_with_a_default_is_state_that_starts_there(name, tmp_path):
+    """As of an engine whose caller feeds the output back, and gives nothing in the first step. Weights stay weights."""
+    proto, state, shape = with_defaults(name)
+    model, file, rng = jaxrnn.load(proto), session(proto), np.random.default_rng(0)
+    assert pairs(model) == state
+    assert {each.name for each in model.inputs} == {"x", *state}
+    assert not state.keys() & set(model.params)
+    if state:
+        frames = rng.normal(size=(5, *shape)).astype(np.float32)
+        scanned, end = model.scan(model.params, model.init(), {"x": frames})
+        runner, carried = jaxrnn.Runner(pickle.loads(pickle.dumps(model))), {}
+        for index, frame in enumerate(frames):
+            names = [each.name for each in file.get_outputs()]
+            expected = dict(zip(names, file.run(None, {"x": frame, **carried}), strict=True))
+            carried = {given: expected[new] for given, new in state.items()}
+            np.testing.assert_allclose(scanned["y"][index], expected["y"], atol=1e-5)
+            np.testing.assert_allclose(runner({"x": frame})["y"], expected["y"], atol=1e-5)
+        for given, array in carried.items():
+            np.testing.assert_allclose(end[given], array, atol=1e-5)
+    for options in ({"state": {}}, {"static": {key: np.ones(shape, np.float32) for key in state}}):
+        changed = jaxrnn.load(proto, **options)
+        assert [each.name for each in changed.inputs] == ["x"]
+        assert not any(each.kind == "external" for each in changed.state)
+    jaxrnn.export_onnx(model, model.params, tmp_path / "same.onnx")
+    assert onnx.load(tmp_path / "same.onnx") == proto
+    proto.ir_version = 3  # no caller may override a value
+    assert [each.name for each in jaxrnn.load(proto).inputs] == ["x"]
+
+
 @pytest.mark.parametrize("frames", [1, "T"])
 def test_a_cell_that_does_not_return(frames):
     """An LSTM takes back h, and its cell state leaves through no output; the output is no candidate by its shape."""
@@ -558,7 +694,15 @@ def test_lists_of_states(declared, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("att_cache", "r_att_cache"), ("hin", "hout"), ("h", "hout"), ("cin", "cout"), ("r1i", "r1o")]
+    ("before", "after"),
+    [
+        ("att_cache", "r_att_cache"),
+        ("hin", "hout"),
+        ("h", "hout"),
+        ("cin", "cout"),
+        ("r1i", "r1o"),
+        ("память", "память_out"),
+    ],
 )
 def test_names_of_one_word_and_of_returned_values(before, after):
     nodes = [node("Sign", [before], [after]), node("Add", ["x", before], ["y"])]

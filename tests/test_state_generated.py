@@ -32,7 +32,8 @@ def verdict(case: Case) -> tuple[str, str]:
         return "wrong", f"{type(error).__name__}: {error}"
     pairs = {variable.input: variable.output for variable in state if variable.kind == "external"}
     internal = [variable.name for variable in state if variable.kind != "external"]
-    return ("found" if pairs == case.truth and not internal else "wrong"), f"{pairs}, internal: {internal}"
+    is_right = pairs == case.truth and not internal and not case.exchanged
+    return ("found" if is_right else "wrong"), f"{pairs}, internal: {internal}"
 
 
 def assert_judged(cases: list[Case], verdicts: list[tuple[str, str]], most_asked: float = 1 / 8) -> None:
@@ -41,7 +42,7 @@ def assert_judged(cases: list[Case], verdicts: list[tuple[str, str]], most_asked
         f"{case.description}: {words}" for case, (name, words) in zip(cases, verdicts, strict=True) if name == "wrong"
     ]
     assert not told, "\n".join([f"{len(told)} wrong", *told[:10]])
-    asked = [case for case, (name, _) in zip(cases, verdicts, strict=True) if name == "asked"]
+    asked = [case for case, (name, _) in zip(cases, verdicts, strict=True) if name == "asked" and not case.exchanged]
     conventional = [case.description for case in asked if case.conventional]
     assert not conventional, "\n".join([f"{len(conventional)} asked", *conventional[:10]])
     assert len(asked) <= most_asked * len(cases), "\n".join(case.description for case in asked)
@@ -180,7 +181,8 @@ def main() -> None:
         kinds = each.updates or ("stateless",)
         if given.dressed:
             kinds = f"{each.language}, {each.dress or 'as it is'}", each.dress or "all as they are"
-        for kind in (*kinds, "all"):
+        traps = ("exchanged",) * each.exchanged + ("with a default",) * bool(each.first)
+        for kind in (*kinds, *traps, "all"):
             table[kind, each.names, name] += 1
             table[kind, "all names", name] += 1
         if name == "wrong" or (name == "asked" and (given.asked or each.conventional)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from state_graphs import BOOL, F32, I64, ROW, C, N, check_asked, model_of, node, pairs, weights
+from verifier import run_session, session
 
 import jaxrnn
 
@@ -32,6 +33,92 @@ def test_convolution_caches(frames, kept):
     assert pairs(model) == {"cache_a": "tail_a", "cache_b": "tail_b"}
     assert {variable.node for variable in model.state} == {"join_a", "join_b"}
     assert all("buffer" in variable.reason for variable in model.state)
+
+
+@pytest.mark.parametrize("names", [("wav", "cache", "cache_out"), ("in0", "in1", "out0")])
+@pytest.mark.parametrize("shape", [(), (1,), ("batch",)])
+@pytest.mark.parametrize("kept", [1, 3, 64])
+def test_a_context_beside_a_block_of_open_length(kept, shape, names):
+    """A window of fixed length holds a shorter block as a whole, as a growing cache does; the window is no cache.
+
+    Without a second input for data, a block that leaves with its context is data as well.
+    """
+    wav, cache, cache_out = names
+    axis, blocks = len(shape), [*shape, "n"]
+    nodes = [
+        node("Concat", [cache, wav], ["window"], axis=axis),
+        node("Slice", ["window", "start", "far", "axis"], [cache_out]),
+        node("Reshape", ["window", "planes"], ["sound"]),
+        node("Conv", ["sound", "K"], ["y"], strides=[2]),
+    ]
+    constants = C | weights(K=(2, 1, kept + 2)) | {"start": np.array([-kept]), "axis": np.array([axis])}
+    constants |= {"planes": np.array([0 if axis else 1, 1, -1])}
+    inputs = {wav: blocks, cache: [*shape, kept]}
+    for outputs in ({}, {"window": None}):
+        model = model_of(nodes, inputs, {"y": None, cache_out: [*shape, kept], **outputs}, constants)
+        assert pairs(model) == {cache: cache_out}
+        assert not model.growing_dimensions
+    file, rng = session(model.proto), np.random.default_rng(0)
+    state = {name: np.asarray(value) for name, value in model.init().items()}
+    for frames in (8, 100, 2):
+        block = {wav: rng.normal(size=[1] * axis + [frames]).astype(np.float32)}
+        outputs, _ = model.step(model.params, state, block)
+        expected = run_session(file, {**state, **block})
+        np.testing.assert_allclose(outputs["y"], expected["y"], atol=1e-4)
+        state = {cache: expected[cache_out]}
+
+
+def test_growing_caches_whose_lengths_no_equation_ties():
+    """Keys and values grow together, although only their longer next values need to be equal."""
+    nodes = [
+        node("Concat", ["in1", "in0"], ["out1"], axis=1),
+        node("Concat", ["in2", "in0"], ["out2"], axis=1),
+        node("Transpose", ["out1"], ["turned"], perm=[0, 2, 1]),
+        node("MatMul", ["in0", "turned"], ["scores"]),
+        node("MatMul", ["scores", "out2"], ["out0"]),
+    ]
+    inputs = {"in0": [1, 1, N], "in1": [1, "P", N], "in2": [1, "R", N]}
+    model = model_of(nodes, inputs, {"out0": [1, 1, N], "out1": [1, "Q", N], "out2": [1, "S", N]})
+    assert pairs(model) == {"in1": "out1", "in2": "out2"}
+
+
+def test_data_in_a_window_of_fixed_length_are_no_growing_cache():
+    """Five samples leave, of which a short block is the end, beside other data."""
+    nodes = [
+        node("Concat", ["nothing", "x"], ["padded"], axis=1),
+        node("Slice", ["padded", "start", "far", "one"], ["y"]),
+        node("Add", ["y", "mic"], ["z"]),
+    ]
+    constants = C | {"nothing": np.zeros((1, 5), np.float32), "start": np.array([-5])}
+    model = model_of(nodes, {"x": [1, "n"], "mic": [1, 1]}, {"y": [1, 5], "z": None}, constants)
+    assert model.state == ()
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("in0", "out0")])
+def test_padded_data_are_no_growing_cache(names):
+    """The only input is data, although it grows into the output."""
+    x, y = names
+    nodes = [node("Concat", ["nothing", x], [y], axis=1), node("Relu", [y], ["z"])]
+    model = model_of(nodes, {x: [1, "n"]}, {y: [1, "m"], "z": None}, {"nothing": np.zeros((1, 5), np.float32)})
+    assert model.state == ()
+
+
+@pytest.mark.parametrize(
+    "names", [("keys", "keys_out", "kept"), ("keys", "joined", "keys_out"), ("in0", "out0", "out1")]
+)
+def test_a_cache_that_leaves_whole_and_cut(names):
+    """The names say which is the next value; without names, the part of the same length is."""
+    keys, whole, part = names
+    nodes = [
+        node("Shape", [keys], ["length"], start=1, end=2),
+        node("Neg", ["length"], ["start"]),
+        node("Concat", [keys, "x"], [whole], axis=1),
+        node("Slice", [whole, "start", "far", "one"], [part]),
+        node("ReduceMean", [whole], ["y"], axes=[1]),
+    ]
+    outputs = {"y": None, whole: [1, "Q", N], part: [1, "P", N]}
+    model = model_of(nodes, {"x": [1, 1, N], keys: [1, "P", N]}, outputs, C)
+    assert pairs(model) == {keys: "keys_out" if keys == "keys" else part}
 
 
 def test_overlap_add():

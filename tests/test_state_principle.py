@@ -88,17 +88,21 @@ def test_data_that_another_output_comes_from_is_no_state():
 
 
 def test_averages_that_read_each_other():
+    """If each keeps a part of itself as well, names decide. Else the names may be exchanged."""
     graph = """g (float[1,4] x, float[1,4] m, float[1,4] v) => (float[1,4] y, float[1,4] m_out, float[1,4] v_out)
     <float[1] old = {0.9}, float[1] new = {0.1}> {
       a = Mul (v, old)
       b = Mul (x, new)
-      m_out = Add (a, b)
       c = Mul (m, old)
-      v_out = Add (c, b)
+      m_out = Sum (a, b, M)
+      v_out = Sum (c, b, V)
       y = Sub (m_out, v_out)
     }"""
-    check_asked("'v' -> 'v_out'", load(graph))  # v also stands for the values of an attention
-    assert external(load(graph.replace("v", "w"))) == {"m": "m_out", "w": "w_out"}
+    named = {"m": "m_out", "v": "v_out"}
+    assert external(load(graph.replace("M)", "c)").replace("V)", "a)"))) == named
+    crossed = graph.replace(", M)", ")").replace(", V)", ")")
+    check_asked("disagree.*'m' -> 'v_out'", load(crossed))
+    assert external(load(crossed, state=named)) == named
 
 
 def test_data_joined_to_its_features_is_no_cache():

@@ -49,6 +49,7 @@ def _mutants(tests: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
 PAIRING, FIND, SIZES, NAMES, DRESSES = (
     f"onnx/state/{name}.py" for name in ("pairing", "find", "sizes", "names", "dresses")
 )
+LOADING = "model/loading.py"
 STATE = _mutants(
     "test_state_finding.py test_state_principle.py test_state_of_arithmetic.py test_state.py test_state_generated.py",
     ("named averages are doubted", PAIRING, " or (self.rank == KEPT and self.affinity == 2)", ""),
@@ -58,12 +59,32 @@ STATE = _mutants(
     ("scaled final values", PAIRING, "    scaled = own & (grade == SCALED)", "    scaled = own & (grade < 0)"),
     ("recordings forget nothing", FIND, "return len(known) < 2", "return False"),
     ("accidental equations", SIZES, "or self._accepts(again))", "or bool(again))"),
+    (
+        "names against the flow",
+        PAIRING,
+        "self._exchange() or [edge for each",
+        "self._exchange() or [edge for each in () for each",
+    ),
+    ("windows as caches", PAIRING, "if window is False and (", "if ("),
+    ("data that grow", PAIRING, "free = self._beside_data(free)", "pass"),
+    ("blocks beside refilled buffers", PAIRING, "if edge.joins or (", "if ("),
+    ("caches whole and cut", PAIRING, "alike = {rank, GROWN} if rank == BUFFER else", "alike ="),
+    ("growth at unsolved sizes", SIZES, "longer = self._all_longer\n", "pass\n"),
     ("open batches of size 1", SIZES, "first != second and 1 in (first, second)", "first is None"),
 )
 STATE += _mutants(
     "test_state_complete.py",
     ("lost recurrences", FIND, "for lost in self.flow.lost:", "for lost in ():"),
-    ("names against the flow", PAIRING, "if against:", "if against is None:"),
+    ("masked caches", PAIRING, "POSSIBLE if window is True else GATED", "POSSIBLE"),
+    ("exchanged outputs", PAIRING, "if against := self._exchange() or [", "if against := ["),
+    ("copies for evidence", PAIRING, "self.rank or 0.5 * bool(self.why)", "self.rank"),
+    ("names of other languages", PAIRING, "if against := self._otherwise_named():", "if against := []:"),
+    ("outputs with the state", PAIRING, "if other.rank in (POSSIBLE, PRODUCT) and", "if"),
+    ("exchanged names of other languages", PAIRING, "len(pairs) == 2 and", "not pairs and"),
+    ("English letters", NAMES, 'r"[^\\W\\d_]+|', 'r"[A-Za-z]+|'),
+    ("no defaults", LOADING, 'options["operators"]) - given', 'options["operators"]) & given'),
+    ("defaults of old files", LOADING, ">= _OVERRIDABLE:", ">= 0:"),
+    ("weights as inputs", LOADING, "else made(given | paired)", "else model"),
     ("unknown growth", SIZES, "            return longer\n        pairs", "            return False\n        pairs"),
     ("unknown trips", SIZES, "if self.flow.sites[index].length is None:", "if index is None:"),
     ("origins again and again", SIZES, "if id(origin) not in seen:", "if True:"),

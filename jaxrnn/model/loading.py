@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import itertools
 import os
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -27,10 +28,12 @@ from jaxrnn.onnx.graph import name_dimensions, read_graph, spec_of
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.lists import separate_lists
-from jaxrnn.onnx.operators import OwnOperators, own_operators
-from jaxrnn.onnx.program import Program, bind, bound_loops
+from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
+from jaxrnn.onnx.parameters import needed_while_tracing, stated_parameters
+from jaxrnn.onnx.program import Program, bind, bound_loops, read_constant
 from jaxrnn.onnx.reading import Source, SourceFile, check_proto, label_of, labelled, read_source
-from jaxrnn.onnx.state import read_facts
+from jaxrnn.onnx.state import agree, read_facts
+from jaxrnn.onnx.state.names import affinity
 from jaxrnn.onnx.tensors import tensors_of
 from jaxrnn.onnx.writing import write_model
 
@@ -60,7 +63,8 @@ def load(
             that branches on the values fold. The model no longer has these inputs.
         state: pairs of a state input and the output with the updated value, if neither the flow of data nor names
             decide. The declaration is complete; ``{}`` declares that there is no state. An input with a value in the
-            file (an initializer of the same name) is state only if named here; the value is then the initial state. An
+            file (an initializer of the same name) is state if named here, or if the flow proves or the names say a
+            pair and callers may override the value (from IR version 4 on). The value is then the initial state. An
             updated value in another shape or type is converted in each step; ``{"both": "h, c"}`` joins two outputs,
             and several inputs may name an output that holds all of them.
         dims: names and sizes of open dimensions, by the names in ``model.inputs``. A name renames a dimension, a shared
@@ -126,30 +130,86 @@ def model_of(
         check_kind(name, given, Mapping | None, "a dict by name")
     state = separate_lists(graph.graph, state)
     name_dimensions(graph.graph, options.get("dims") or {})
-    initial: dict[str, np.ndarray] = {}
-    # State inputs with a value in the file become inputs without a value.
-    for value in graph.graph.inputs:
-        name, initializers = str(value.name), graph.graph.initializers
-        if name in (state or {}) and name in initializers and value.const_value is not None:
-            initial[name] = np.array(value.const_value.numpy())
-            del initializers[name]
-            value.const_value = None
     facts = read_facts(file.proto, graph.graph)
-    if facts is not None:
-        carried = facts.first_inputs.keys() if state is None else state
-        first = facts.first_inputs.items()
-        initial |= {name: array for name, array in first if name in carried and name not in (static or {})}
-    program = bind(graph, options["limits"], options["operators"])
-    bound_loops(program, options["max_trip_count"])
+    values = _Defaults(graph.graph)
+    given = {*(static or {}), *(state or {})} & values.tensors.keys()
+    guessed: set[str] = set()
+    if facts is None and state != {} and file.proto.ir_version >= _OVERRIDABLE:
+        guessed = values.that_may_be_state(graph, options["operators"]) - given
+
+    def made(opened: Collection[str]) -> Model:
+        values.open(opened)
+        program = bind(graph, options["limits"], options["operators"])
+        bound_loops(program, options["max_trip_count"])
+        first = {name: values.first[name] for name in opened}
+        if facts is not None:
+            first |= {name: array for name, array in facts.first_inputs.items() if state is None or name in state}
+        initial = {name: array for name, array in first.items() if name not in (static or {})}
+        return Model(
+            file,
+            program,
+            static=static or {},
+            state=state,
+            label=label,
+            initial=initial,
+            step_file=facts,
+            options=options,
+        )
+
+    model = made(given | guessed)
+    if guessed and model._search is not None:
+        paired = model._search.paired(guessed, chosen=values.tensors.keys() != values.initializers.keys())
+        model = model if paired == guessed else made(given | paired)
     found = check_shapes(file.proto, strict=options["declared"] == "strict")
-    corrected = tuple(_corrected(program, found))
+    corrected = tuple(_corrected(model.program, found))
     for text in corrected:
         warnings.warn(f"{label}: {text}", stacklevel=3)
-    model = Model(
-        file, program, static=static or {}, state=state, label=label, initial=initial, step_file=facts, options=options
-    )
     model.corrected = corrected
     return model
+
+
+#: From this version of the IR on, a caller may override an input with a value in the file.
+_OVERRIDABLE = 4
+
+
+class _Defaults:
+    """The inputs of a graph with a value in the file, which are constants or parameters unless they are opened."""
+
+    def __init__(self, graph: ir.Graph):
+        self.graph, self.initializers = graph, dict(graph.initializers)
+        self.first: dict[str, np.ndarray] = {}  # the arrays of opened inputs
+        named = ((str(value.name), value.const_value) for value in graph.inputs if value.name in self.initializers)
+        self.tensors: dict[str, ir.TensorProtocol] = {name: tensor for name, tensor in named if tensor is not None}
+
+    def open(self, names: Collection[str]) -> None:
+        """Make these inputs without a value, and the others with theirs, in the order of the file."""
+        if not self.tensors:
+            return
+        self.graph.initializers.clear()
+        for name, value in self.initializers.items():
+            value.const_value = self.tensors.get(name, value.const_value)
+            if name in names:
+                array = read_constant(value)
+                assert array is not None, "the input has a value"
+                self.first[name], value.const_value = np.array(array), None
+            else:
+                self.graph.initializers[name] = value
+
+    def that_may_be_state(self, model: ir.Model, own: OwnOperators | None) -> set[str]:
+        """Return the inputs that an output may update: no stated parameters, and no sizes unless names pair."""
+        specs = [spec for spec in map(spec_of, self.graph.inputs) if spec.name in self.tensors]
+        pairs = itertools.product(specs, map(spec_of, self.graph.outputs))
+        pairs = [(spec.name, output.name) for spec, output in pairs if agree(spec, output)]
+        names, named = {name for name, _ in pairs}, {name for name, output in pairs if affinity(name, output) == 2}
+        if not names:
+            return names
+        try:
+            operators = {node: operator_of(node, own or {}) for node in self.graph.all_nodes()}
+        except UnsupportedError:  # `bind` names all nodes
+            return set()
+        needed = needed_while_tracing(self.graph, operators.__getitem__)
+        names -= {str(value.name) for value in needed} - named
+        return names - (stated_parameters(model) or frozenset())
 
 
 def _corrected(program: Program, found: Mapping[str, onnx.TypeProto]) -> Iterator[str]:

@@ -489,7 +489,7 @@ class Model:
         if self._stated is not None:
             return None
         with without_collector():
-            return StateSearch(self.program, self.declared_state, self.static)
+            return StateSearch(self.program, self.declared_state, self.static, self.initial_values)
 
     @functools.cached_property
     def _findings(self) -> Findings:

@@ -100,7 +100,7 @@ def choose_parameters(model: ir.Model, operator_of: OperatorOf, constant_of: Con
     if stated is not None:
         names = {value: name for name, value in graph.initializers.items() if name in stated}
         return Choice(names, _others(graph, names, constant_of, {}, f"not in the list {WEIGHTS!r} of the file"))
-    reasons = _needed_while_tracing(graph, operator_of) | _never_trained(model, operator_of, constant_of)
+    reasons = needed_while_tracing(graph, operator_of) | _never_trained(model, operator_of, constant_of)
     names = _names(graph, reasons, _reached(graph, operator_of), constant_of)
     return Choice(names, _others(graph, names, constant_of, reasons, UNREACHED))
 
@@ -183,7 +183,7 @@ def _names(
     return names
 
 
-def _needed_while_tracing(graph: ir.Graph, operator_of: OperatorOf) -> dict[ir.Value, str]:
+def needed_while_tracing(graph: ir.Graph, operator_of: OperatorOf) -> dict[ir.Value, str]:
     """Return all values from which static and foldable inputs of operators are computed."""
     pending: list[ir.Value] = []
     for node in graph.all_nodes():

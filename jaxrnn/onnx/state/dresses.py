@@ -94,8 +94,8 @@ def find_dress(
         return Edge(source, updated, LAST_OUTPUT if pieces[0].is_shown else CARRIED), dress
     if len(names) > 1:
         return None
-    opened = [False] * len(flow.inputs[source].shape or ())
-    ways = [(find_edge(plain, source, updated, opened), dress) for dress, plain in _undressed(flow, source, updated)]
+    fixed = [False] * len(flow.inputs[source].shape or ()), lambda *_: False  # undressed, the output cannot grow
+    ways = [(find_edge(plain, source, updated, *fixed), dress) for dress, plain in _undressed(flow, source, updated)]
     ranked = [(edge, dress) for edge, dress in ways if edge is not None]
     best = [way for way in ranked if way[0].rank == max(edge.rank for edge, _ in ranked)]
     return None if not best else (best[0][0], best[0][1] if len(best) == 1 else None)

@@ -27,11 +27,13 @@ from jaxrnn.onnx.state.pairing import (
     BUFFER,
     CARRIED,
     CELL,
+    GATED,
     GROWN,
     KEPT,
     LAST_OUTPUT,
     POSSIBLE,
     PRODUCT,
+    SUSPECT,
     Edge,
     Pairing,
     find_edge,
@@ -103,7 +105,14 @@ class Findings:
 class StateSearch:
     """The search for the state variables of a graph. The equations between dimensions hold whatever the state is."""
 
-    def __init__(self, program: Program, declared: Mapping[str, str] | None, static: Mapping[str, np.ndarray]):
+    def __init__(
+        self,
+        program: Program,
+        declared: Mapping[str, str] | None,
+        static: Mapping[str, np.ndarray],
+        first: Collection[str] = (),
+    ):
+        """Follow the graph; ``first`` are inputs with values in the file, most of which are weights in some files."""
         self.declared = dict(declared or {})
         self.is_complete, self.growing = declared is not None, set[str]()
         self.of_frame: list[str] = []
@@ -120,15 +129,20 @@ class StateSearch:
         said = [pair for pair in self.candidates if affinity(*pair) == 2] if declared is None else []
         said += [pair for pair in self.declared.items() if pair in self.candidates]
         with exact_types():
-            self.probe = Probe(program, list(self.inputs.values()), static, self._sources(), said)
+            weights = set(first) - {name for name, _ in said}
+            sources = [name for name in self._sources() if name not in weights]
+            self.probe = Probe(program, list(self.inputs.values()), static, sources, said)
+            self.candidates = [pair for pair in self.candidates if pair[0] not in weights or self._fit(*pair)]
             # An output may have a type and a shape of which the file says nothing, or something else.
             more = [pair for pair in itertools.product(self.inputs, self.outputs) if self._are_alike(*pair)]
             if self.declared or not self.is_complete:
-                followed = self._sources()
                 self.candidates = list(dict.fromkeys([*self.candidates, *more]))
-                sources = dict.fromkeys([*self._sources(), *filter(self._may_be_dressed, self.inputs)])
-                if len(sources) > len(followed):
-                    self.probe.follow_also(list(sources))
+                dressed = filter(self._may_be_dressed, self.inputs)
+            else:
+                dressed = iter(())
+            followed = [*self._sources(), *dressed]
+            if not {*followed} <= {*sources}:
+                self.probe.follow_also(list(dict.fromkeys(followed)))
             self.dresses = self._declared_dresses()
 
     @property
@@ -138,6 +152,13 @@ class StateSearch:
 
     def _sources(self) -> list[str]:
         return list(dict.fromkeys(source for source, _ in self.candidates))
+
+    def _fit(self, name: str, updated: str) -> bool:
+        """Return True if an output has the fixed sizes of an input, or if its sizes are unknown."""
+        fixed, after = self.inputs[name].shape or (), self.flow.outputs[updated].shape
+        return after is None or all(
+            isinstance(size, str) or size == new for size, new in zip(fixed, after, strict=False)
+        )
 
     def _are_alike(self, name: str, updated: str) -> bool:
         before, after = self.flow.inputs[name], self.flow.outputs[updated]
@@ -194,10 +215,26 @@ class StateSearch:
         undeclared = tuple(self.undeclared)
         return Findings(variables, self.probe.dimensions, growing, of_frame, undeclared, self.dresses)
 
+    def paired(self, names: Collection[str], chosen: bool) -> set[str]:
+        """Return the inputs among these, with values in the file, that are state or may be state.
+
+        The flow proves or doubts a pair, or names say a pair. If the exporter chose which values are inputs, so that no
+        input is a weight, weaker evidence is enough to look or to ask, and so is a next value in another shape or type.
+        """
+        with exact_types():
+            edges = [edge for edge in self._edges() if edge.source in names and not edge.unchanged]
+            dressed = {edge.source for edge, _ in self._dressed_pairs({})} if chosen else set()
+        sure = [edge for edge in edges if edge.is_proved or edge.rank == SUSPECT or edge.is_named]
+        weak = [edge for edge in edges if edge.evidence > 0 and (edge.rank != GATED or edge.is_nameless)]
+        return {edge.source for edge in (*sure, *(weak if chosen else ()))} | dressed.intersection(names)
+
+    def _edges(self) -> Iterator[Edge]:
+        found = (find_edge(self.flow, *pair, self._open(pair[0]), self._is_window) for pair in self.candidates)
+        return self._in_a_step(edge for edge in found if edge is not None)
+
     def _find(self) -> tuple[StateVar, ...]:
         declared = {name: Edge(name, updated, CARRIED) for name, updated in self.declared.items()}
-        edges = [edge for pair in self.candidates if (edge := find_edge(self.flow, *pair, self._open(pair[0])))]
-        pairing = Pairing(self._in_a_step(edges), self.flow, declared, self.inputs, self.outputs)
+        pairing = Pairing(self._edges(), self.flow, declared, self.inputs, self.outputs)
         if not self.is_complete:
             pairs = pairing.find()
             self._check_dressed(pairs, pairing)  # a closer question than one about other outputs
@@ -285,6 +322,9 @@ class StateSearch:
 
     def _open(self, source: str) -> list[bool]:
         return [isinstance(self.probe.dimensions.get(str(size)), str) for size in self.inputs[source].shape or ()]
+
+    def _is_window(self, source: str, output: str, axis: int) -> Answer:
+        return self.probe.is_window((self.inputs[source].shape or ())[axis], source, output, axis)
 
     def _in_a_step(self, edges: Iterable[Edge]) -> Iterator[Edge]:
         """Drop edges without evidence, because the input has a time axis, as data does.

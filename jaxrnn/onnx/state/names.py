@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 #: Words that only distinguish an input from an output.
@@ -44,7 +45,7 @@ _OPERATORS = set(
 
 def _parts(name: str) -> list[str]:
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
-    parts: list[str] = [word.lower() for word in re.findall(r"[A-Za-z]+|\d+", spaced)]
+    parts: list[str] = [word.lower() for word in re.findall(r"[^\W\d_]+|\d+", spaced)]
     if parts[1:3] == ["key", "values"] and parts[0] in _WHEN and len(parts) > 3:
         del parts[1:3]  # ``past_key_values.0.key`` pairs with ``present.0.key``
     if parts[:1] == [_RETURNED] and any(len(part) > 1 for part in parts[1:]):
@@ -75,6 +76,47 @@ def affinity(first: str, second: str) -> int:
         return 2
     plain = [{word for word in each if not word.isdigit()} for each in (one, other)]
     return int(all(plain) and (plain[0] <= plain[1] or plain[1] <= plain[0]))
+
+
+def _shared(first: str, second: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the parts that two names share, also as the beginning or the end of a longer word, and the other parts."""
+    shared, own, others = list[str](), list[str](), _parts(second)
+    for part in _parts(first):
+        alike = (each for each in others if each == part or (len(part) > 2 and each.startswith(part)))
+        found = next(alike, None) or next((each for each in others if len(part) > 2 and each.endswith(part)), None)
+        if found is None:
+            own.append(part)
+        else:
+            others.remove(found)
+            shared.append(part)
+    return shared, own, others
+
+
+def distance(first: str, second: str) -> float:
+    """Return the number of parts that only one of two names has; infinite if the names share no word."""
+    shared, own, others = _shared(first, second)
+    ignored = _SIDES | _WHEN | _LETTERS | _OPERATORS
+    return len(own) + len(others) if any(part.isalpha() and part not in ignored for part in shared) else math.inf
+
+
+def continues(first: str, second: str) -> bool:
+    """Return True if a name has all parts of another name, and other words than words for data.
+
+    This holds in any language: ``zustand_neu`` continues ``zustand``.
+    """
+    shared, own, others = _shared(first, second)
+    return _is_wordy(shared) and not own and not _DATA.intersection(others)
+
+
+def resembles(first: str, second: str) -> bool:
+    """Return True if a name continues another name, or differs in one word, as ``neu_puffer`` and ``alt_puffer``."""
+    shared, own, others = _shared(first, second)
+    is_like = _is_wordy(shared) and len(own) == 1 == len(others) and not {*own, *others} & (_DATA | _SIDES)
+    return (is_like and not any(part.isdigit() for part in (*own, *others))) or continues(first, second)
+
+
+def _is_wordy(parts: list[str]) -> bool:
+    return any(len(part) > 1 and part.isalpha() and part not in _OPERATORS for part in parts)
 
 
 def says_data(name: str) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from jaxrnn.answers import Answer
 from jaxrnn.errors import StateError
 from jaxrnn.jaxprs.flows import (
     COPY,
@@ -18,6 +19,7 @@ from jaxrnn.jaxprs.flows import (
     SCALED,
     SHOWN,
     SQUASHED,
+    STEP,
     SUMMED,
     UPDATED,
     WRITTEN,
@@ -26,7 +28,7 @@ from jaxrnn.jaxprs.flows import (
     grades,
     positions,
 )
-from jaxrnn.onnx.state.names import affinity, says_data, says_nothing, says_state
+from jaxrnn.onnx.state.names import affinity, continues, distance, resembles, says_data, says_nothing, says_state
 
 #: Kinds of evidence, the strongest last. From `CELL` on, the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to the values from which it would continue. Other kinds are arithmetic: `KEPT` as in averages
@@ -59,14 +61,32 @@ class Edge:
         return affinity(self.source, self.output)
 
     @property
+    def is_named(self) -> bool:
+        """Return True if the names suggest the pair, in any language."""
+        return self.affinity > 0 or resembles(self.source, self.output)
+
+    @property
+    def is_nameless(self) -> bool:
+        """Return True if the names do not tell state from data."""
+        return says_state(self.source) or (says_nothing(self.source) and says_nothing(self.output))
+
+    @property
+    def evidence(self) -> float:
+        """Return the evidence of the flow, in the order of the ranks; a value that is handed on has the least."""
+        return -1 if self.unchanged else self.rank or 0.5 * bool(self.why)
+
+    @property
     def is_proved(self) -> bool:
         """Return True if the flow of elements, perhaps with names, proves the pair."""
         return self.rank >= CELL or (self.rank == KEPT and self.affinity == 2)
 
 
-def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
+def find_edge(
+    flow: DataFlow, source: str, output: str, is_open: Sequence[bool], is_window: Callable[[str, str, int], Answer]
+) -> Edge | None:
     """Return the evidence for a pair with equal dtypes and declared shapes that can agree.
 
+    ``is_window`` tells for an input, an output and an open axis that the output grows less than the input.
     None means that the output has a shape or a type that the input cannot have.
     """
     before, target = flow.inputs[source], flow.outputs[output]
@@ -79,13 +99,18 @@ def find_edge(flow: DataFlow, source: str, output: str, is_open: Sequence[bool])
     if target.ids is None or before.shape is None:
         return Edge(source, output, POSSIBLE)
     if before.shape != target.shape:
-        return _growth(flow, source, output, is_open)
+        return _growth(flow, source, output, is_open, is_window)
     codes = target.codes.get(source, np.zeros(target.shape or (), np.int64)).ravel()
     return _by_flow(flow, source, output, codes)
 
 
-def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -> Edge | None:
-    """Return the evidence that an output is an input extended at an end, such as a growing cache of keys."""
+def _growth(
+    flow: DataFlow, source: str, output: str, is_open: Sequence[bool], is_window: Callable[[str, str, int], Answer]
+) -> Edge | None:
+    """Return the evidence that an output is an input extended at an end, such as a growing cache of keys.
+
+    A window of fixed length also extends an input that is shorter than the window, so a second size decides.
+    """
     old, new, codes = flow.inputs[source].shape, flow.outputs[output].shape, flow.outputs[output].codes.get(source)
     if old is None or new is None or len(old) != len(new) or 0 in old:
         return None
@@ -94,9 +119,14 @@ def _growth(flow: DataFlow, source: str, output: str, is_open: Sequence[bool]) -
         return None
     if min(growth, default=0) < 0 or sum(size > 0 for size in growth) != 1 or codes is None:
         return Edge(source, output, POSSIBLE)
-    copied = np.sort(positions(codes[grades(codes) == COPY]))
-    free = all(free for more, free in zip(growth, is_open, strict=True) if more)
-    return Edge(source, output, GROWN if free and np.array_equal(copied, np.arange(np.prod(old))) else POSSIBLE)
+    axis = int(np.flatnonzero(growth)[0])
+    places = np.sort(positions(codes[grades(codes) > 0]))
+    if not is_open[axis] or not np.array_equal(places, np.arange(np.prod(old))):
+        return Edge(source, output, POSSIBLE)
+    window = is_window(source, output, axis)
+    if window is False and (grades(codes)[codes >= STEP] == COPY).all():
+        return Edge(source, output, GROWN)
+    return Edge(source, output, POSSIBLE if window is True else GATED)
 
 
 def _by_flow(flow: DataFlow, source: str, output: str, codes: np.ndarray) -> Edge:
@@ -269,6 +299,8 @@ class Pairing:
         self.take_proved()
         self._take_said()
         self._take_arithmetic()
+        if against := self._otherwise_named():
+            raise self._disagree(against)
         return self.pairs
 
     def check_complete(self) -> None:
@@ -342,9 +374,12 @@ class Pairing:
 
     def take_proved(self) -> dict[str, Edge]:
         """Return the declared pairs and the proved pairs."""
-        for rank in (CARRIED, GROWN, BUFFER, LAST_OUTPUT, CELL):
+        for rank in (CARRIED, BUFFER, LAST_OUTPUT, CELL, GROWN):
             free = self._first_hand(self._free(each for each in self.edges if each.rank == rank))
-            named = [edge for edge in free if edge.affinity == 2]
+            if rank == GROWN:
+                free = self._beside_data(free)
+            alike = {rank, GROWN} if rank == BUFFER else {rank}
+            named = [each for each in self._free(self.edges) if each.affinity == 2 and each.rank in alike]
             if rank != CARRIED:  # a cache and what is joined to it both grow into the same output
                 free = [edge for edge in free if edge in named or not _uses(named, edge)]
             self._take(free)
@@ -355,12 +390,18 @@ class Pairing:
             )
         return self.pairs
 
+    def _beside_data(self, grown: list[Edge]) -> list[Edge]:
+        """Return the growing caches. A step has data, and data that are padded or joined to a cache grow, too."""
+        said = {edge.source for edge in self.edges if edge.joins or (edge.affinity == 2 and not edge.unchanged)}
+        doubtful = [edge for edge in grown if edge.affinity < 2 or not says_state(edge.source)]
+        data = set(self._data()) - said - {edge.source for edge in doubtful}
+        return grown if data else [edge for edge in grown if edge not in doubtful]
+
     def _take_said(self) -> None:
         """Take pairs with names that pair by convention, after any arithmetic."""
         said = [edge for edge in self.edges if edge.affinity == 2 and not edge.unchanged]
-        against = dict.fromkeys(edge for each in said for edge in self._against(each))
-        if against:
-            raise self._ambiguous(against, (), "the flow of data and names disagree on")
+        if against := self._exchange() or [edge for each in said for edge in self._against(each)]:
+            raise self._disagree(against)
         free = self._free(said)
         doubtful = [edge for edge in free if says_data(edge.source) and not edge.is_proved]
         certain = [edge for edge in free if edge not in doubtful]
@@ -381,6 +422,55 @@ class Pairing:
         proved = [edge for edge in others if edge.is_proved and edge.affinity < 2]
         left_over = said.source not in self.pairs and len(self._data()) == 1 and says_data(said.source)
         return [*proved, said] if proved and not said.is_proved and not left_over else []
+
+    def _exchange(self) -> list[Edge]:
+        """Return pairs that the flow suggests in place of named pairs whose outputs are exchanged, and the named pairs.
+
+        Each pair of the flow has at least the evidence of the named pairs with its input and with its output.
+        """
+        named = [edge for edge in self.edges if edge.affinity == 2]
+        of_input, of_output = {edge.source: edge for edge in named}, {edge.output: edge for edge in named}
+        crossing = [
+            edge
+            for edge in self.edges
+            if edge.affinity < 2 and edge.evidence > 0 and edge.source in of_input and edge.output in of_output
+            if edge.evidence >= max(of_input[edge.source].evidence, of_output[edge.output].evidence)
+        ]
+        for first in crossing:
+            if first.evidence > of_output[first.output].evidence:
+                path = [first]
+                for last in path:  # the path becomes longer here
+                    source = of_output[last.output].source
+                    path += [edge for edge in crossing if edge.source == source and edge not in path]
+                if any(of_output[edge.output].source == first.source for edge in path):
+                    return [*path, *(of_output[edge.output] for edge in path)]
+        return []
+
+    def _otherwise_named(self) -> list[Edge]:
+        """Return pairs of the flow, and the pairs that names in any language say of an input or an output of these.
+
+        An output that the flow supports as well, such as the sum of the state and the data, is no contradiction.
+        """
+        by_flow = [edge for edge in self.pairs.values() if edge.affinity < 2]
+        for edge in by_flow:
+            if not continues(edge.source, edge.output):
+                others = [other for other in self.edges if other != edge and _uses([edge], other)]
+                others = [other for other in others if other.rank in (POSSIBLE, PRODUCT) and not other.unchanged]
+                if others := [other for other in others if continues(other.source, other.output)]:
+                    return [edge, *others]
+        known = {(edge.source, edge.output): edge for edge in self.edges}
+        for one, other in itertools.combinations(by_flow, 2):
+            exchanged = [known.get((one.source, other.output)), known.get((other.source, one.output))]
+            pairs = [edge for edge in exchanged if edge is not None]
+            if len(pairs) == 2 and sum(map(_distance, pairs)) < sum(map(_distance, (one, other))):
+                return [one, other, *pairs]
+        return []
+
+    def _disagree(self, edges: Iterable[Edge]) -> StateError:
+        """Return the error for pairs that the flow suggests, followed by pairs that names say."""
+        edges = list(dict.fromkeys(edges))
+        by_flow = [edge for edge in edges if edge.affinity < 2]
+        return self._ambiguous(edges, by_flow, "the flow of data and names disagree on")
 
     def _take_arithmetic(self) -> None:
         """Take cells, averages and counters with other names if each fits only a single pair."""
@@ -406,9 +496,9 @@ class Pairing:
                 return True
             if says_data(edge.source):
                 return asking and not named and edge.rank >= PRODUCT
-            if named and not edge.affinity:
+            if named and not edge.is_named:
                 return edge.counts
-            follows = edge.source in self.flow.outputs[edge.output].deps or bool(edge.why)
+            follows = edge.source in self.flow.outputs[edge.output].deps or bool(edge.why) or edge.is_named
             return edge.counts or (asking and (source or output or follows))
 
         read = {name for output in self.flow.outputs.values() for name in output.deps}
@@ -422,6 +512,10 @@ class Pairing:
             f"pairs that are state, and no other pairs, for instance: {self._how(candidates)}; "
             f"`state={{}}` declares that there is no state"
         )
+
+
+def _distance(edge: Edge) -> float:
+    return distance(edge.source, edge.output)
 
 
 _NEITHER = "neither the flow of data nor names"

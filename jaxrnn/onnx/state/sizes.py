@@ -465,6 +465,10 @@ class Probe:
             self._longer[names] = self._grown(symbol, names)
         return self._longer[names]
 
+    @functools.cached_property
+    def _all_longer(self) -> tuple[DataFlow, int] | Unknown:
+        return self._grown(self.symbols[0], self.symbols)
+
     def _grown(self, symbol: str, names: Collection[str]) -> tuple[DataFlow, int] | Unknown:
         sites = [(site.label, site.slot) for site in self.flow.sites]
         why = ""
@@ -514,6 +518,17 @@ class Probe:
     def reaches(self, size: str, output: str) -> Answer:
         """Return True if an output is longer when an open dimension is longer."""
         return self._changes(size, lambda flow: [flow.outputs[output].shape], f"the shape of {output!r} is unknown")
+
+    def is_window(self, size: Dimension, source: str, output: str, axis: int) -> Answer:
+        """Return True if the elements that an output has more than an input along an axis depend on the open size."""
+        longer = self.longer(str(size))
+        if isinstance(longer, Unknown):  # dimensions may be equal, although no equation says so
+            longer = self._all_longer
+        if isinstance(longer, Unknown):
+            return longer
+        shapes = [(flow.inputs[source].shape, flow.outputs[output].shape) for flow in (self.flow, longer[0])]
+        more = [new[axis] - old[axis] for old, new in shapes if old is not None and new is not None]
+        return more[0] != more[1] if len(more) == 2 else Unknown(f"the shape of {output!r} is unknown")
 
     def grows_with_time(self, index: int) -> Answer:
         """Return True if this site has more steps when an open dimension is longer."""
