@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 import scipy.io.wavfile
 import scipy.signal
-from refusals import check_refused
 from packages import needs_litert
+from refusals import check_refused
 from test_cli import call, call_json
 
 import jaxrnn

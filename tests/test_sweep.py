@@ -14,16 +14,24 @@ from refusals import check_refused
 from tiers import of_tiers
 from verifier import assert_something
 
+from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.jaxprs.primitives import PRIMITIVES
 from tools import sweep
 
-QUICK = ["bool", "int8", "int32", "float32"]
-ENGINES = [sweep.OnnxRuntime, sweep.Rewritten, pytest.param(sweep.LiteRT, marks=needs_litert)]
+LITERT = ["bool", "int8", "int32", "float32"]
+QUICK = {sweep.OnnxRuntime: ["float32"], sweep.Rewritten: ["int8", "int32", "float32"], sweep.LiteRT: LITERT}
 
 
-@pytest.mark.parametrize("name", of_tiers(sweep.TYPES, QUICK))
-@pytest.mark.parametrize("engine", ENGINES)
+def _engines():
+    """Return each engine with each type."""
+    for engine, quick in QUICK.items():
+        for name in sweep.TYPES:
+            marks = [] if name in quick else [pytest.mark.thorough]
+            yield pytest.param(engine, name, marks=marks + [needs_litert] * (engine is sweep.LiteRT))
+
+
+@pytest.mark.parametrize(("engine", "name"), list(_engines()))
 def test_engines_compute_what_numpy_computes(engine, name):
     """Or differ where the page says so."""
     cases = sweep.cases_of(engine, name)
@@ -31,10 +39,9 @@ def test_engines_compute_what_numpy_computes(engine, name):
     assert_something([each for results in found.values() for each in results])
     wrong = {}
     for case, results in found.items():
-        kinds = sweep.differences(case, name, results) - sweep.known_differences(engine, case)
-        if kinds:
+        if kinds := sweep.differences(case, name, results) - sweep.known_differences(engine, case):
             wrong[case] = kinds
-    assert not wrong
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("name", of_tiers(sweep.TYPES, ["int32", "float32"]))
@@ -44,15 +51,19 @@ def test_what_is_not_known_is_refused(name):
     refused = [case for case in sweep.CASES if case not in allowed and sweep.exists(case, name)]
     for case in refused:
         if name not in sweep.REFUSED_FORMS.get(case, "") or case == "shift_left":
-            with pytest.raises(UnsupportedError, match="sweep.py.*: LiteRT "):
+            with pytest.raises(UnsupportedError, match=r"sweep\.py.*: LiteRT "):
                 sweep.run(sweep.Rewritten(), [case], name)
     assert refused
 
 
+#: Kinds of primitives that `test_litert.py` compares.
+ELSEWHERE = ("linear algebra", "transform")
+
+
 def test_every_primitive_has_a_case():
-    """Types of a primitive in LiteRT are not claimed without a case, other than of linear algebra (`test_litert.py`)."""
+    """No type is claimed without a case."""
     swept = set(map(sweep.primitive_of, sweep.CASES))
-    claimed = {name for name, entry in PRIMITIVES.items() if entry.litert and entry.kind != "linear algebra"}
+    claimed = {name for name, entry in PRIMITIVES.items() if entry.litert and entry.kind not in ELSEWHERE}
     later = {"log2", "one_minus_square", "polynomial"}  # of JAX 0.12
     assert claimed - swept - later - set(sweep.SPELLINGS) == set()
     elementwise = {name for name, entry in PRIMITIVES.items() if entry.kind == "elementwise" and not entry.alone}
@@ -62,8 +73,14 @@ def test_every_primitive_has_a_case():
 def test_a_primitive_without_types_is_refused():
     """With the primitive, the type, the line, and a remedy."""
     x = np.float32([1, 2])
-    words = r"'nextafter' .*test_sweep.*: LiteRT is not known to compute it in float32.*; or write it with other functions"
+    words = (
+        r"'nextafter' .*test_sweep.*: LiteRT is not known to compute it in float32.*; or write it with other functions"
+    )
     check_refused(UnsupportedError, words, sweep.Rewritten().run, lambda d: lax.nextafter(d["x"], d["x"]), {"x": x})
-    words = r"'cos' .*in bfloat16, only in float16, float32: convert to float32"
-    function = lambda d: {"y": jnp.cos(d["x"].astype(jnp.bfloat16)).astype(jnp.float32)}  # noqa: E731
-    check_refused(UnsupportedError, words, sweep.Rewritten().run, function, {"x": x})
+    words = (
+        r"'not' .*test_sweep.*: LiteRT is not known to compute it in int64, only in bool, .*, uint16: convert to uint16"
+    )
+    with exact_types():
+        check_refused(UnsupportedError, words, sweep.Rewritten().run, lambda d: ~d["x"], {"x": np.int64([1])})
+    words = r"'convert_element_type' .*in bfloat16, only in .*: convert to float32; or"
+    check_refused(UnsupportedError, words, sweep.Rewritten().run, lambda d: d["x"].astype(jnp.bfloat16), {"x": x})

@@ -64,7 +64,9 @@ COMPLEX.update({name: EXPORTS[name] for name in ON_PARTS})
 
 
 @COMPLEX.add(kind="movement")
-@COMPLEX.add("add", "add_any", "cumsum", "neg", "reduce_sum", "select_n", "stop_gradient", "sub", "copy", "optimization_barrier")
+@COMPLEX.add(
+    "add", "add_any", "cumsum", "neg", "reduce_sum", "select_n", "stop_gradient", "sub", "copy", "optimization_barrier"
+)
 def _by_parts(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
     """Apply an equation to each part; positions and conditions are the same for both."""
     is_complex = [np.dtype(type_of(atom)).kind == "c" for atom in equation.invars]

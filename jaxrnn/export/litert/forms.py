@@ -45,7 +45,14 @@ EXACT, LAYER = "jaxrnn.exact", "jaxrnn.layer"
 
 #: Types that LiteRT moves and computes with, and the types in which it computes with other integers.
 _TYPES = frozenset(map(np.dtype, ("bool", "int32", "int64", "float16", "float32")))
-_WIDE = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64", "float16": "float32"}
+_WIDE = {
+    "int8": "int32",
+    "uint8": "int32",
+    "int16": "int32",
+    "uint16": "int32",
+    "uint32": "int64",
+    "float16": "float32",
+}
 
 
 #: Kinds of equations that are evaluated as other equations, or refused.
@@ -114,7 +121,9 @@ class Forms:
             self.refuse("LiteRT has no such operation for complex numbers: use real and imaginary parts")
         reason = f"LiteRT is not known to compute it in {name}"
         if known:
-            reason = f"{reason}, only in {', '.join(known)}: convert to {'float32' if 'float32' in known else known[-1]}"
+            reason = (
+                f"{reason}, only in {', '.join(known)}: convert to {'float32' if 'float32' in known else known[-1]}"
+            )
         self.refuse(f"{reason}; or write it with other functions, or export for ONNX engines")
 
     def refuse(self, reason: str) -> Any:
