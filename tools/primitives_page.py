@@ -42,9 +42,10 @@ _DIFFERENCES = """
 
 `tools/sweep.py` compares each primitive in each type with NumPy and JAX, in ONNX Runtime and in LiteRT, at odd values:
 NaN, infinities, zeros of both signs, subnormal numbers, the ends of integers, and divisors of 0. Zeros may have the
-other sign, and subnormal numbers may count as 0, as in JAX. In LiteRT, `sqrt` is too large by half beyond 8e37, `log` is
-infinite beyond 2.5e38 and has an absolute error of 1e-7 close to 1, and `sin`, `cos` and `tan` lose digits beyond a
-million. All differences:
+other sign, and subnormal numbers may count as 0, as in JAX. In LiteRT, `sqrt` is too large by half beyond 8e37, `log`
+is infinite beyond 2.5e38 and has an absolute error of 1e-7 close to 1, and `sin`, `cos` and `tan` lose digits beyond a
+million. Products, quotients and powers of complex numbers follow the formulas for their parts, so infinite parts may
+make NaN. All differences:
 """
 _OPERANDS = {"NaN": "NaN, which is lost", "infinity": "infinities", "large": "numbers beyond a million"}
 #: Groups of types by their names in the table.

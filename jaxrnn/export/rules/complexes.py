@@ -55,7 +55,7 @@ def _on_all_parts(function: Callable[..., Any], lowering: Lowering, equation: Ja
     return computed_on_parts(lowering, function, equation, *operands)
 
 
-def computed_on_parts(lowering: Lowering, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> Any:
+def computed_on_parts(lowering: Any, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> Any:
     """Write a function of the real and imaginary part of each operand of an equation."""
     parts = []
     for atom, each in zip(equation.invars, operands, strict=True):
