@@ -475,8 +475,8 @@ WITHOUT = {
     "uint64": "neg scatter-sub",
     "complex64": """
         acos acosh argmax argmin asin asinh atan atan2 atanh clamp conv_general_dilated cos cosh cummax cummin cumprod
-        exp2 expm1 log1p logistic max min pow reduce_max reduce_min reduce_prod reduce_window_max reduce_window_min rsqrt
-        scatter-max scatter-min scatter-mul scatter-sub sign sin sinh sort sqrt tan tanh
+        exp2 expm1 log1p logistic max min pow reduce_max reduce_min reduce_prod reduce_window_max reduce_window_min
+        rsqrt scatter-max scatter-min scatter-mul scatter-sub sign sin sinh sort sqrt tan tanh
         """,
 }
 #: Primitives by the operands at which an engine differs; zeros of the other sign, and subnormal numbers, are no
