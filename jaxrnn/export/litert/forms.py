@@ -43,8 +43,7 @@ COMPLEX: Rules[Callable[..., Any]] = Rules()
 #: layers.
 EXACT, LAYER = "jaxrnn.exact", "jaxrnn.layer"
 
-#: Types that LiteRT moves and computes with, and the types in which it computes with other integers.
-_TYPES = frozenset(map(np.dtype, ("bool", "int32", "int64", "float16", "float32")))
+#: The types in which LiteRT computes with other numbers.
 _WIDE = {
     "int8": "int32",
     "uint8": "int32",
@@ -497,8 +496,8 @@ def _sorted(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Sorts: by the order of the first operand, which TopK gives."""
     params = equation.params
     key, axis = jnp.asarray(operands[0]), params["dimension"]
-    if params["num_keys"] > 1 or key.dtype not in _TYPES or key.dtype == bool:
-        return forms.refuse("LiteRT sorts by one array of float32 or int32")
+    if params["num_keys"] > 1:
+        return forms.refuse("LiteRT sorts by one array")
     # Downwards, equal elements stay in order. `-1 - x` is exact for all integers.
     down = -1 - key if key.dtype.kind == "i" else -key
     last = key.ndim - 1
