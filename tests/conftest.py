@@ -33,6 +33,7 @@ compile_once()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--tier`: quick tests cover every feature, thorough tests every network, nightly tests more of everything."""
     parser.addoption("--tier", choices=(*TIERS, "all"), default=TIERS[0], help="which tests to run")
+    parser.addoption("--no-skips", action="store_true", help="fail tests that would be skipped")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -45,6 +46,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if tier_of(item) == tier else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """With `--no-skips`, a test that is skipped has failed: it compared nothing."""
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips"):
+        report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -93,9 +93,20 @@ OPEN = {
         "  column = Unsqueeze (ones, one)  y = Concat <axis = 1> (x, column)",
         "N, 5",
     ),
+    "a multiple and an offset": (
+        "n = Shape <start = 0, end = 1> (x)  two = Add (one, one)  m = Mul (n, two)  k = Sub (m, one)"
+        "  whole = Cast <to = 7> (x)  moved = Add (whole, k)  y = Cast <to = 1> (moved)",
+        "N, 4",
+    ),
 }
 REFUSED = {
     "a multiple": ("flat = Constant <value_ints = [-1]> ()  y = Reshape (h_next, flat)", "M", "'y' has the sizes"),
+    "a square": (
+        "n = Shape <start = 0, end = 1> (x)  m = Mul (n, n)  whole = Cast <to = 7> (x)"
+        "  moved = Add (whole, m)  y = Cast <to = 1> (moved)",
+        "N, 4",
+        "node '.*' .Add. has a constant",
+    ),
     "a number": (
         "n = Shape <start = 0, end = 1> (x)  f = Cast <to = 1> (n)"
         "  m = ReduceMax <axes = [0, 2], keepdims = 0> (h_next)  y = Mul (m, f)",

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import scipy.io.wavfile
 import scipy.signal
+from packages import needs_litert
 from refusals import check_refused
 from test_cli import call, call_json
 
@@ -35,8 +36,6 @@ OPTIONS = ("--stft", "256", "--hop", "128", "--window", "sqrt_hann", "--gives", 
 TOLERANCE = 1e-5
 #: package/dist of ``npm pack onnxruntime-web``, and a folder with include/ and lib/ of ONNX Runtime.
 WEB, NATIVE = os.environ.get("JAXRNN_ONNXRUNTIME_WEB"), os.environ.get("JAXRNN_ONNXRUNTIME")
-INSTALLED = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert")))
-needs_litert = pytest.mark.skipif(not INSTALLED, reason="LiteRT's packages are not installed")
 
 
 def program(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import jax
@@ -12,6 +11,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto
+from packages import needs_quantizer
 from refusals import check_refused
 from tiers import of_tiers
 
@@ -22,8 +22,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.export import FileRunner, export_litert, verify_export
 from jaxrnn.verification.litert import Signature, operations
 
-LITERT = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert", "ai_edge_quantizer")))
-ENDINGS = ["onnx", pytest.param("tflite", marks=pytest.mark.skipif(not LITERT, reason="LiteRT is not installed"))]
+ENDINGS = ["onnx", pytest.param("tflite", marks=needs_quantizer)]
 
 RNG = np.random.default_rng(0)
 WIDTH = 30  # not a power of two: the transforms are products in every engine

@@ -1,7 +1,6 @@
 """Files for LiteRT: real models over recordings, each rewritten operation, refusals, types of weights, and commands."""
 
 import functools
-import importlib.util
 import json
 import sys
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jax import lax
+from packages import needs_litert, needs_quantizer
 from verifier import run_session, session
 
 import jaxrnn
@@ -19,9 +19,7 @@ from jaxrnn.cli import main
 from jaxrnn.errors import InputError, MissingPackageError, ModelError, UnsupportedError
 from jaxrnn.export import FileRunner, export_litert, verify_export
 from jaxrnn.verification.litert import LiteRt, Signature, operations, read_metadata, read_signature
-
-INSTALLED = all(map(importlib.util.find_spec, ("litert_converter", "ai_edge_litert", "ai_edge_quantizer")))
-needs_litert = pytest.mark.skipif(not INSTALLED, reason="LiteRT's packages are not installed")
+from tools import sweep
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((4, 6)).astype(np.float32)
@@ -46,12 +44,6 @@ def convolved(x, kernel=KERNEL, strides=(1,), pads=((3, 3),), **options):
     return lax.conv_general_dilated(x, jnp.asarray(kernel), strides, pads, **options)
 
 
-@jax.named_scope("encoder")
-def in_half(x):
-    kernel = jnp.asarray(IMAGE_KERNEL[:, :1], jnp.float16)
-    return lax.conv_general_dilated(x[:, :1].astype(jnp.float16), kernel, (1, 1), "VALID")
-
-
 #: Functions with operations that LiteRT lacks, or computes differently.
 OPERATIONS = {
     "product of several axes": (lambda x: jnp.einsum("abcd,adce->cabe", x, PAIRS), RNG.standard_normal((2, 3, 4, 5))),
@@ -62,7 +54,12 @@ OPERATIONS = {
     ),
     "long product of bytes": (
         lambda x: lax.dot_general(x, x, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32),
-        np.full((2, 2000), 127, np.int8),
+        RNG.integers(150, 256, (3, 1001)).astype(np.uint8),
+    ),
+    "product of bytes that wraps": (lambda x: lax.dot_general(x, x, (((1,), (1,)), ((), ()))), SIGNED[0]),
+    "convolution of bytes": (
+        lambda x: lax.conv_general_dilated(x, x[:, :, :9], (1,), "VALID", preferred_element_type=jnp.int32),
+        RNG.integers(150, 256, (2, 60, 12)).astype(np.uint8),
     ),
     "convolution of dilated frames": (functools.partial(convolved, lhs_dilation=(2,)), FRAMES),
     "grouped convolution of a dilated image": (
@@ -85,7 +82,7 @@ OPERATIONS = {
     "minus infinity": (lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf), 1), X),
     "sort": (lambda x: jnp.sort(x, 0), X),
     "sort of integers": (lambda x: jnp.sort(x, 1), WHOLE),
-    "order of equal elements": (lambda x: jnp.argsort(jnp.round(x), 1), X),
+    "order of equal elements": (lambda x: jnp.argsort(jnp.abs(jnp.round(x)), 1), X),
     "largest": (lambda x: lax.top_k(x, 2)[0], X),
     "gather": (lambda i: jnp.asarray(TABLE)[i], WHOLE),
     "gather outside": (lambda i: jnp.take(jnp.asarray(TABLE), i * 5, mode="fill"), WHOLE),
@@ -109,13 +106,20 @@ OPERATIONS = {
         lambda x: parts(jnp.einsum("bft,bgt->bfg", jnp.fft.rfft(x), jnp.conj(jnp.fft.rfft(x)))),
         FRAMES,
     ),
+    "convolution in float16": (
+        lambda x: lax.conv_general_dilated(
+            x[:, :1].astype(jnp.float16), jnp.asarray(IMAGE_KERNEL[:, :1], jnp.float16), (1, 1), "VALID"
+        ).astype(jnp.float32),
+        IMAGE,
+    ),
     "modulus of large numbers": (lambda x: jnp.abs(lax.complex(x * 1e30, x * 1e30)) / 1e30, X),
 }
 
 
-@needs_litert
+@pytest.mark.parametrize("engine", [sweep.Rewritten, pytest.param(sweep.LiteRT, marks=needs_litert)])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_equals_jax(name, tmp_path):
+def test_an_operation_equals_jax(name, engine):
+    """As a file, and as the program that is converted."""
     function, x = OPERATIONS[name]
     x = x.astype(np.float32) if x.dtype == np.float64 else x
 
@@ -123,13 +127,21 @@ def test_an_operation_equals_jax(name, tmp_path):
         return {f"y{place}": each for place, each in enumerate(jax.tree.leaves(function(inputs["x"])))}
 
     expected = named({"x": jnp.asarray(x)})
-    export_litert(named, None, tmp_path / "f.tflite", example={"x": x})
-    found = LiteRt(Signature(tmp_path / "f.tflite", "function")).run({"x": x})
+    found = engine().run(named, {"x": x})
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
         scale = max(1.0, float(np.abs(np.asarray(value, np.float64)).max()))
         np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5 * scale if value.dtype == np.float32 else 0)
+
+
+@pytest.mark.parametrize("divide", [lax.div, lax.rem])
+def test_integers_divided_by_an_input(divide):
+    """Also by 0 and by -1, for which other programs end."""
+    x, y = np.int32([7, -7, 5, -(2**31), 9]), np.int32([2, 2, 0, -1, -4])
+    for engine in [sweep.Rewritten, *([sweep.LiteRT] if not needs_litert.args[0] else [])]:
+        found = engine().run(lambda each: {"z": divide(each["x"], each["y"])}, {"x": x, "y": y})
+        np.testing.assert_array_equal(found["z"], divide(x, y))
 
 
 @needs_litert
@@ -143,11 +155,15 @@ def test_an_operation_equals_jax(name, tmp_path):
         ),
         (lambda x: x + jax.random.normal(jax.random.key(0), x.shape) * x[0, 0], X, "no counterpart|random"),
         (lambda x: x.at[jnp.argmax(x)].add(1.0), X, "no scatter-add.*one_hot"),
-        (lambda x: x @ x.T, WHOLE, "no products of int32"),
-        (lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32), X, "does not compute in bfloat16"),
-        (lax.population_count, WHOLE, "no counterpart of tf.PopulationCount"),
+        (lambda x: x @ x.T, WHOLE, r"'dot_general' .*known to compute it in int32, only in .*: convert to float32"),
+        (lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32), X, "known to compute it in bfloat16"),
+        (lax.population_count, WHOLE, "'population_count'.*known to compute it in int32; or write"),
         (lambda x: lax.scan(lambda c, _: (c * 1.01, None), x, length=300)[0], X, "300 trips.*smaller"),
-        (in_half, IMAGE, "'encoder/conv_general_dilated': LiteRT has no counterpart of tfl.depthwise_conv_2d"),
+        (
+            lambda x: jnp.broadcast_to(x.astype(jnp.float16), (2, 4, 6)),
+            X,
+            "'broadcast_in_dim': LiteRT has no counterpart",
+        ),
     ],
     ids=["while", "random", "scatter", "integers", "bfloat16", "bits", "long loop", "half"],
 )
@@ -267,6 +283,34 @@ def test_step_and_flush_share_their_weights(models, tmp_path):
 
 
 @needs_litert
+def test_weights_of_16_bits(models, tmp_path, monkeypatch):
+    """Without the quantizer; step and flush share the weights, and named products and Fourier matrices stay float32."""
+    for name in ("ai_edge_quantizer", "ai_edge_quantizer.quantizer"):
+        monkeypatch.setitem(sys.modules, name, None)
+    size, path = {}, tmp_path / "step.tflite"
+    for name, exclude in (("filter_net", ()), ("dtln_1", ()), ("dtln_1", ("lstm", "dense"))):
+        stepper, params, model = stepper_of(models / f"{name}.onnx")
+        for quantize in (None, "float16") if not exclude else ("float16",):
+            export_litert(stepper, params, path, quantize=quantize, quantize_exclude=exclude)
+            assert verify_export(stepper, params, path, offline=model).ok
+            size[name, quantize, exclude] = path.stat().st_size
+    plain, shared, whole, half, none = size.values()
+    assert shared < 0.65 * plain
+    assert half < 0.55 * whole
+    assert none > 0.99 * whole
+    with pytest.raises(MissingPackageError, match=r"jaxrnn\[litert\]"):
+        export_litert(stepper, params, path, quantize="dynamic")
+
+
+@needs_litert
+def test_weights_beyond_the_range_of_16_bits_stay(tmp_path):
+    table = np.float32([[7e4, 1], [2, 3]])
+    export_litert(lambda x: x @ table, None, tmp_path / "f.tflite", example=X[:, :2], quantize="float16")
+    found = LiteRt(Signature(tmp_path / "f.tflite", "function")).run({"x": X[:, :2]})
+    np.testing.assert_allclose(*found.values(), X[:, :2] @ table, rtol=1e-5)
+
+
+@needs_quantizer
 def test_weights_of_other_types(models, tmp_path):
     stepper, params, _ = stepper_of(models / "dtln_1.onnx")
     size, errors = {}, {}

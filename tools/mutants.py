@@ -234,6 +234,30 @@ LOWERING = [
     ),
 ]
 
+FORMS, BATCHES = "export/litert/forms.py", "export/batches.py"
+EXPORTS = [
+    *_mutants(
+        "test_litert.py",
+        ("long sums of integers", FORMS, "_WHOLE = 2**24", "_WHOLE = 2**26"),
+        ("integers that do not wrap", FORMS, "product(*factors).astype(np.int32)", "product(*factors).astype(dtype)"),
+    ),
+    *_mutants(
+        "test_sweep.py",
+        ("types that nobody compared", FORMS, "if name in known:", "if known:"),
+        ("signs that shifts bring in", FORMS, "if logical and bits == 32:", "if logical and bits > 32:"),
+    ),
+    *_mutants(
+        "test_export_batches.py",
+        (
+            "the third number of streams",
+            BATCHES,
+            "not list(map(_bits, lines)) == list(map(_bits, arrays))",
+            "not list(map(_bits, lines[:2])) == list(map(_bits, arrays[:2]))",
+        ),
+        ("two numbers of streams", BATCHES, "NUMBERS = (3, 7, 11)", "NUMBERS = (3, 7, 7)"),
+    ),
+]
+
 MOVED = "jaxprs/elements.py"
 MOVES = _mutants(
     "test_moves.py",
@@ -387,8 +411,21 @@ VERIFICATION = _mutants(
     ),
 )
 
-MUTANTS = [*VERIFICATION, *STATE, *STREAMS, *LIVES, *FACTS, *CELLS, *RECOGNITION, *LOWERING, *MOVES, *REWRITTEN, *CASTS]
-MUTANTS += FOUND
+MUTANTS = [
+    *VERIFICATION,
+    *STATE,
+    *STREAMS,
+    *LIVES,
+    *FACTS,
+    *CELLS,
+    *RECOGNITION,
+    *LOWERING,
+    *EXPORTS,
+    *MOVES,
+    *REWRITTEN,
+    *CASTS,
+    *FOUND,
+]
 
 
 def verdict(mutant: Mutant, copy: Path) -> str:

@@ -14,6 +14,7 @@ from jaxrnn.export.rules import RULES as EXPORTED
 from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES, Rules
 from jaxrnn.streaming.interpreter import AWAITING_RULES, PAIR_RULES
 from jaxrnn.streaming.rules import RULES as STREAMED
+from tools.sweep import DIFFERENCES, OPSET, WITHOUT, LiteRT, OnnxRuntime
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "primitives.md"
 HEADING = "## Primitives of JAX\n"
@@ -29,11 +30,29 @@ for accelerators (Pallas) are not in the table.
 - **end**: values that only the end of the stream decides, such as a mean over time.
 - **exported**: `export_onnx` writes the primitive, in some cases as several operators. An ONNX operator of the same
   meaning is in parentheses.
+- **LiteRT**: the types in which files for LiteRT have the primitive; in other types it is refused. Integers are int8 to
+  int64 and uint8 to uint32, floats are float16 and float32.
 
 The table is generated from `jaxrnn/jaxprs/primitives.py`: `python -m tools.primitives_page --write`.
 """
 )
-_COLUMNS = ("primitives", "streams", "pairs", "end", "exported")
+_COLUMNS = ("primitives", "streams", "pairs", "end", "exported", "LiteRT")
+_DIFFERENCES = """
+### What engines compute otherwise
+
+`tools/sweep.py` compares each primitive in each type with NumPy and JAX, in ONNX Runtime and in LiteRT, at odd values:
+NaN, infinities, zeros of both signs, subnormal numbers, the ends of integers, and divisors of 0. Zeros may have the
+other sign, and subnormal numbers may count as 0, as in JAX. In LiteRT, `sqrt` is too large by half beyond 8e37, `log`
+is infinite beyond 2.5e38 and has an absolute error of 1e-7 close to 1, and `sin`, `cos` and `tan` lose digits beyond a
+million. Products, quotients and powers of complex numbers follow the formulas for their parts, so infinite parts may
+make NaN. All differences:
+"""
+_OPERANDS = {"NaN": "NaN, which is lost", "infinity": "infinities", "large": "numbers beyond a million"}
+#: Groups of types by their names in the table.
+_GROUPS = {
+    "integers": "int8 int16 int32 int64 uint8 uint16 uint32".split(),  # noqa: SIM905
+    "floats": ["float16", "float32"],
+}
 #: Kinds whose primitives are not in canonical programs.
 GONE = ("identity", "spelling", "call")
 
@@ -50,7 +69,28 @@ def cells(name: str) -> tuple[str, ...]:
     by_operator = entry.kind != "elementwise" or name in EXPORTED or bool(entry.operator)
     exported = (by_operator and is_ruled(EXPORTED, name)) or (name in COMPLEX and is_ruled(COMPLEX, name))
     ruled = *(is_ruled(rules, name) for rules in (STREAMED, PAIR_RULES, AWAITING_RULES)), exported
-    return tuple("yes" if each else "" for each in ruled)
+    return *("yes" if each else "" for each in ruled), types(entry.litert.split())
+
+
+def types(names: list[str]) -> str:
+    """Return the names of types, with groups by their names."""
+    for group, members in _GROUPS.items():
+        if set(members) <= set(names):
+            place = names.index(members[0])
+            names = [each for each in [*names[:place], group, *names[place:]] if each not in members]
+    return ", ".join(names)
+
+
+def differences() -> str:
+    """Return what engines compute otherwise."""
+    lines = [_DIFFERENCES, _row(("engine", "operands", "primitives")), _row(["---"] * 3)]
+    for engine in (OnnxRuntime.name, LiteRT.name):
+        for kind, names in DIFFERENCES[engine].items():
+            lines.append(_row((engine, _OPERANDS[kind], ", ".join(f"`{each}`" for each in names.split()))))
+    lines.append(f"\nONNX Runtime has no kernel, or ONNX no operator of opset {OPSET}, for:\n")
+    lines += [f"- {types(names.split())}: {', '.join(f'`{each}`' for each in which.split())}"
+              for names, which in WITHOUT.items()]  # fmt: skip
+    return "\n".join(lines)
 
 
 def table() -> str:
@@ -70,7 +110,7 @@ def table() -> str:
         parts += [
             "\n" * bool(ruled) + f"No rule, because {why}: {_names(names)}." for why, names in _grouped(reasons.items())
         ]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, differences()]) + "\n"
 
 
 def _grouped(pairs: Iterable[tuple[str, Any]]) -> list[tuple[Any, list[str]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,6 +44,8 @@ class Entry:
         still: True for a movement without effect if the result has the shape of the first operand.
         ordered: True for a movement that keeps the order of frames if the result has as many frames.
         operator: the ONNX operator of the same meaning.
+        litert: the types in which a test has compared the primitive in LiteRT, such as "int32 float32". LiteRT files
+            have the primitive in no other type.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
         absorbs: True if a zero operand makes the result zero.
@@ -70,6 +72,7 @@ class Entry:
     still: bool = False
     ordered: bool = False
     operator: str = ""
+    litert: str = ""
     wraps: bool = False
     by_parts: bool = False
     absorbs: bool = False
@@ -381,6 +384,54 @@ PRIMITIVES: dict[str, Entry] = {
     "platform_index": Entry(kind="own", repeated=True, why=_OWN),
     "recurrence": Entry(kind="own", why=_OWN),
 }
+
+_NUMBERS = "int8 int16 int32 int64 uint8 uint16 uint32 float16 float32"
+_MOVED = "bool int8 int16 int32 int64 uint8 uint32 float16 float32 complex64"
+#: The primitives of LiteRT files by the types in which `tools/sweep.py` compared them at odd values.
+_IN_LITERT = {
+    f"bool {_NUMBERS} complex64": "convert_element_type eq ne select_n stop_gradient",
+    f"{_NUMBERS} complex64": "add add_any iota mul neg square sub",
+    _NUMBERS: "bitcast_convert_type clamp ge gt integer_pow le le_to lt lt_to max min rem",
+    _MOVED: "broadcast_in_dim concatenate pad reshape transpose",
+    "bool int8 int16 int32 int64 uint8 uint32 float32 complex64": "tile",
+    "bool int8 int32 int64 uint8 uint32 float16 float32 complex64": "slice split",
+    "bool int8 int32 int64 uint8 uint32 float16 float32": "scatter",
+    "bool int8 int16 int32 uint8 uint16": "not xor",
+    "bool int8 int32 int64 uint8 float32 complex64": "dynamic_slice gather",
+    "bool int8 int32 int64 float32 complex64": "dynamic_update_slice",
+    "bool int8 int32 uint8 float32": "argmax",
+    "int8 int32 uint8 float32": "argmin",
+    "bool int16 int32 int64 uint8 float32 complex64": "rev",
+    "bool int32 int64 float16 float32": "reduce_max",
+    "bool": "and or reduce_and reduce_or",
+    "int8 int16 int32 int64 uint8 uint16 uint32": "shift_left",
+    "int8 int16 int32 int64 uint8 float32": "top_k",
+    "int8 int16 int32 int64 float16 float32 complex64": "abs",
+    "int8 int16 int32 uint8 uint16 uint32": "shift_right_arithmetic shift_right_logical",
+    "int8 int16 int32 uint8 uint16 float16 float32": "sign",
+    "int8 int16 int32 uint8 uint16 float16 float32 complex64": "div",
+    "int8 uint8 float16 float32": "conv_general_dilated",
+    "int8 uint8 float16 float32 complex64": "dot_general",
+    "int16 int32 int64 float32": "cumprod reduce_window_sum",
+    "int32 int64 float16 float32 complex64": "reduce_sum",
+    "int32 int64 float32 complex64": "cumsum",
+    "int32 int64 float32": """
+        cummax cummin reduce_min reduce_prod reduce_window_max reduce_window_min scatter-add scatter-max
+        scatter-min scatter-mul sort
+        """,
+    "int32": "lu_pivots_to_permutation",
+    "float16 float32 complex64": "exp log",
+    "float16 float32": """
+        acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil cos cosh digamma erf erf_inv erfc exp2
+        expm1 floor is_finite lgamma log1p log2 logistic one_minus_square polynomial pow round rsqrt sin sinh sqrt tan
+        tanh zeta
+        """,
+    "float32 complex64": "conj fft",
+    "float32": "cholesky complex custom_linear_solve lu triangular_solve",
+    "complex64": "imag real",
+}
+for _types, _names in _IN_LITERT.items():
+    PRIMITIVES |= {name: replace(PRIMITIVES[name], litert=_types) for name in _names.split()}
 #: Entries that callers add, which come first.
 ADDED: dict[str, Entry] = {}
 

@@ -9,7 +9,7 @@ Source: R. N. Bracewell, "Discrete Hartley transform", Journal of the Optical So
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import jax
@@ -19,7 +19,9 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.litert.forms import COMPLEX, EXACT, Forms
+from jaxrnn.export.lowering import COMPLEX as EXPORTS
 from jaxrnn.export.lowering import Complex
+from jaxrnn.export.rules.complexes import ON_PARTS, computed_on_parts, product_of_parts
 from jaxrnn.export.rules.control import call
 from jaxrnn.jaxprs.equations import bind, type_of
 
@@ -58,51 +60,13 @@ def _converted(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
     return Complex(real.astype(np.float32), imag.astype(np.float32))
 
 
-def _computed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule of a function of the parts of all operands."""
-
-    def rule(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-        parts = [each for x in operands for each in (parts_of(x).real, parts_of(x).imag)]
-        results = forms.trace(function, *parts)
-        return Complex(*results) if len(results) > 1 else results[0]
-
-    return rule
-
-
-def _modulus(a: Any, b: Any) -> Any:
-    a, b = jnp.abs(a), jnp.abs(b)
-    large, small = jnp.maximum(a, b), jnp.minimum(a, b)
-    ratio = small / jnp.where(large == 0, 1, large)
-    return large * jnp.sqrt(1 + ratio * ratio)
-
-
-def _times(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
-    return a * c - b * d, a * d + b * c
-
-
-def _over(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
-    """Source: R. L. Smith, "Algorithm 116: Complex division" (1962)."""
-    wide = jnp.abs(c) >= jnp.abs(d)
-    ratio = jnp.where(wide, d, c) / jnp.where(wide, c, d)
-    scale = jnp.where(wide, c + d * ratio, c * ratio + d)
-    return jnp.where(wide, a + b * ratio, a * ratio + b) / scale, jnp.where(wide, b - a * ratio, b * ratio - a) / scale
-
-
-COMPLEX.add("abs")(_computed(_modulus))
-COMPLEX.add("conj")(_computed(lambda a, b: (a, -b)))
-COMPLEX.add("neg")(_computed(lambda a, b: (-a, -b)))
-COMPLEX.add("add")(_computed(lambda a, b, c, d: (a + c, b + d)))
-COMPLEX.add("sub")(_computed(lambda a, b, c, d: (a - c, b - d)))
-COMPLEX.add("mul")(_computed(_times))
-COMPLEX.add("square")(_computed(lambda a, b: _times(a, b, a, b)))
-COMPLEX.add("div")(_computed(_over))
-COMPLEX.add("exp")(_computed(lambda a, b: (jnp.exp(a) * jnp.cos(b), jnp.exp(a) * jnp.sin(b))))
-COMPLEX.add("eq")(_computed(lambda a, b, c, d: (a == c) & (b == d)))
-COMPLEX.add("ne")(_computed(lambda a, b, c, d: (a != c) | (b != d)))
+COMPLEX.update({name: EXPORTS[name] for name in ON_PARTS})
 
 
 @COMPLEX.add(kind="movement")
-@COMPLEX.add("select_n", "reduce_sum", "cumsum", "copy", "optimization_barrier")
+@COMPLEX.add(
+    "add", "add_any", "cumsum", "neg", "reduce_sum", "select_n", "stop_gradient", "sub", "copy", "optimization_barrier"
+)
 def _by_parts(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
     """Apply an equation to each part; positions and conditions are the same for both."""
     is_complex = [np.dtype(type_of(atom)).kind == "c" for atom in equation.invars]
@@ -118,16 +82,10 @@ def _by_parts(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
 
 
 @COMPLEX.add("dot_general")
-def _product(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Complex:
+def _product(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
     numbers = equation.params["dimension_numbers"]
-
-    def product(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
-        def of(x: Any, y: Any) -> Any:
-            return lax.dot_general(x, y, numbers)
-
-        return of(a, c) - of(b, d), of(a, d) + of(b, c)
-
-    return _computed(product)(forms, equation, x, y)
+    product = functools.partial(product_of_parts, product=lambda x, y: lax.dot_general(x, y, numbers))
+    return computed_on_parts(forms, product, equation, *operands)
 
 
 for kind in ("call", "checkpoint", "custom rule"):

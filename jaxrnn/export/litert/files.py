@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
 import os
@@ -49,6 +50,9 @@ File = str | os.PathLike[str]
 QUANTIZE = ("float16", "dynamic", "static")
 #: The products of static quantisation. A state that other operations round at each step would drift.
 _PRODUCTS = ("FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D")
+
+#: The products whose second operand is a weight.
+_WEIGHTED = (*_PRODUCTS, "TRANSPOSE_CONV")
 
 
 def export_litert(
@@ -228,28 +232,30 @@ def _refusal(message: str) -> str:
 
 
 def _run_once(written: bytes, graphs: Sequence[Graph]) -> None:
-    """Run each signature on zeros: LiteRT finds operators without a kernel only then."""
+    """Run each signature on drawn values: LiteRT finds operators without a kernel only then."""
+    rng = np.random.default_rng(0)
     for graph in graphs:
         try:
             engine = LiteRt(written, graph.facts.kind)
-            engine.run({name: np.zeros(shape, dtype) for name, (shape, dtype) in engine.inputs.items()})
+            # Integers may be divisors, or numbers of frames.
+            draws = {name: rng.uniform(1, 2, shape).astype(dtype) for name, (shape, dtype) in engine.inputs.items()}
+            engine.run(draws)
         except PeerError as error:
             raise UnsupportedError(f"{graph.facts.spec.label}, {graph.facts.kind}: {error}") from error
 
 
 def _quantized(written: bytes, quantize: str, exclude: Sequence[str], calls: Calls | None) -> bytes:
-    """Quantise weights, and with calls the results of products, with ai-edge-quantizer."""
-    quantizer, kinds = package("ai_edge_quantizer.quantizer"), package("ai_edge_quantizer.qtyping")
-    names, every = quantizer.AlgorithmName, kinds.TFLOperationName.ALL_SUPPORTED
+    """Store weights in 16 bits, or quantise weights, and with calls the results of products, with ai-edge-quantizer."""
     check_excluded(exclude, _product_names(written))
     # A scope has the names of all results, such as `jit(step)/encoder/dot_general`.
     excluded = "|".join([re.escape(EXACT), *(rf"jit\(\w+\)/{re.escape(each)}" for each in exclude)])
+    if quantize == "float16":
+        return _in_float16(written, excluded)
+    quantizer, kinds = package("ai_edge_quantizer.quantizer"), package("ai_edge_quantizer.qtyping")
+    names, every = quantizer.AlgorithmName, kinds.TFLOperationName.ALL_SUPPORTED
     with quiet(), contextlib.redirect_stdout(None):
         work, ranges = quantizer.Quantizer(written), None
-        if quantize == "float16":
-            work.add_weight_only_config(".*", every, 16, algorithm_key=names.FLOAT_CASTING)
-        else:
-            work.add_dynamic_config(".*", every, 8)
+        work.add_dynamic_config(".*", every, 8)
         if calls is not None:
             for each in _PRODUCTS:
                 work.add_static_config(".*", kinds.TFLOperationName[each], 8, 8)
@@ -257,6 +263,47 @@ def _quantized(written: bytes, quantize: str, exclude: Sequence[str], calls: Cal
             ranges = _ranges(written, calls)
         work.update_quantization_recipe(excluded, every, algorithm_key=names.NO_QUANTIZE)
         return bytes(work.quantize(ranges, enable_progress_report=False).quantized_model)
+
+
+def _in_float16(written: bytes, excluded: str) -> bytes:
+    """Store the weights of products in 16 bits, from which LiteRT makes float32 when it opens the file."""
+    schema = package("ai_edge_litert.schema_py_generated")
+    model = schema.ModelT.InitFromPackedBuf(written)
+    weighted = {getattr(schema.BuiltinOperator, each) for each in _WEIGHTED}
+    code, halves = schema.OperatorCodeT(), {}
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.DEQUANTIZE
+    code.version = 3  # the first that takes float16
+    for graph in model.subgraphs:
+        chosen, others = set(), set()
+        for node in graph.operators:
+            is_product = model.operatorCodes[node.opcodeIndex].builtinCode in weighted
+            kept = re.search(excluded, ";".join(graph.tensors[each].name.decode() for each in node.outputs))
+            for place, index in enumerate(node.inputs):
+                (chosen if is_product and place == 1 and not kept else others).add(int(index))
+        for index in sorted(chosen - others):
+            tensor, data = graph.tensors[index], model.buffers[graph.tensors[index].buffer].data
+            if data is None or not len(data) or tensor.type != schema.TensorType.FLOAT32:
+                continue
+            if tensor.buffer not in halves:
+                with np.errstate(over="ignore"):
+                    numbers = np.frombuffer(bytes(data), np.float32).astype(np.float16)
+                if not np.isfinite(numbers).all():
+                    continue
+                halves[tensor.buffer] = len(model.buffers)
+                buffer = schema.BufferT()
+                buffer.data = numbers.view(np.uint8)
+                model.buffers.append(buffer)
+            half, node = copy.copy(tensor), schema.OperatorT()
+            half.type, half.buffer, half.name = schema.TensorType.FLOAT16, halves[tensor.buffer], tensor.name + b"_half"
+            node.opcodeIndex, node.inputs, node.outputs = len(model.operatorCodes), [len(graph.tensors)], [index]
+            graph.tensors.append(half)
+            graph.operators.insert(0, node)
+            tensor.buffer = 0  # it is computed
+    model.operatorCodes.append(code)
+    still = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
+    for index in halves.keys() - still:
+        model.buffers[index].data = None
+    return _packed(model, len(written))
 
 
 def _ranges(written: bytes, calls: Calls) -> Any:
@@ -284,7 +331,7 @@ def _product_names(written: bytes) -> list[str]:
 
 def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
     """Add entries to the metadata of a file."""
-    schema, flatbuffers = package("ai_edge_litert.schema_py_generated"), package("flatbuffers")
+    schema = package("ai_edge_litert.schema_py_generated")
     model = schema.ModelT.InitFromPackedBuf(written)
     for each in model.buffers:
         if each.offset > 1:  # the quantizer stores large buffers behind the tables
@@ -297,6 +344,10 @@ def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
         entry.name, entry.buffer = name, len(model.buffers)
         model.buffers.append(buffer)
         model.metadata.append(entry)
-    builder = flatbuffers.Builder(len(written) + 1024)
+    return _packed(model, len(written))
+
+
+def _packed(model: Any, size: int) -> bytes:
+    builder = package("flatbuffers").Builder(size + 1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())

@@ -7,6 +7,7 @@ known operands are computed now, and NumPy arrays are known.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,13 +22,14 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._jax.versions import Scan
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.lowering import array_of, is_complex, known_results
+from jaxrnn.export.rules.arithmetic import COMPOSED, is_known, rounded_away
 from jaxrnn.export.rules.control import call, linear_solve, platform
 from jaxrnn.export.rules.layers import steps_of
 from jaxrnn.export.rules.systems import cholesky, permuted, substituted, triangles
 from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, evaluate, free_axes, is_key, needed, shape_of, type_of, walk
 from jaxrnn.jaxprs.own import computed, platforms_of
-from jaxrnn.jaxprs.primitives import Rules
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.diagnostics import Path, describe_equation
 
 #: Loops are unrolled up to this number of trips, and up to this number of equations.
@@ -41,9 +43,25 @@ COMPLEX: Rules[Callable[..., Any]] = Rules()
 #: layers.
 EXACT, LAYER = "jaxrnn.exact", "jaxrnn.layer"
 
-#: Types that LiteRT moves and computes with, and the types in which it computes with other integers.
-_TYPES = frozenset(map(np.dtype, ("bool", "int32", "int64", "float16", "float32")))
-_WIDE = {"int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
+#: The types in which LiteRT computes with other numbers.
+_WIDE = {
+    "int8": "int32",
+    "uint8": "int32",
+    "int16": "int32",
+    "uint16": "int32",
+    "uint32": "int64",
+    "float16": "float32",
+}
+
+
+#: Kinds of equations that are evaluated as other equations, or refused.
+_SEVERAL = ("call", "checkpoint", "custom rule", "identity", "loop", "own", "random", "spelling")
+
+
+def _typical(equation: JaxprEqn) -> Any:
+    """Return the operand, or without operands the result, whose type is the type of an equation."""
+    first = (entry_of(equation).moved or slice(1)).start or 0
+    return equation.invars[first] if equation.invars else equation.outvars[0]
 
 
 class Forms:
@@ -78,9 +96,11 @@ class Forms:
             return known
         outer, self.path = self.path, (*self.path, equation)
         try:
+            if entry_of(equation).kind not in _SEVERAL:
+                self.check(type_of(_typical(equation)))
             rule = RULES.of(equation) or _unchanged
             if any(map(is_complex, (*equation.invars, *equation.outvars))):
-                rule = COMPLEX.of(equation) or _without_complex
+                rule = COMPLEX.of(equation)
             results = rule(self, equation, *operands)
             return [*results] if isinstance(results, list | tuple) else [results]
         finally:
@@ -91,6 +111,20 @@ class Forms:
         exact = any(isinstance(each, np.ndarray) and each in self.made for each in operands)
         return jax.named_scope(EXACT) if exact else contextlib.nullcontext()
 
+    def check(self, dtype: Any) -> None:
+        """Refuse the current equation if LiteRT is not known to compute its primitive in a type."""
+        known, name = entry_of(self.path[-1]).litert.split(), np.dtype(dtype).name
+        if name in known:
+            return
+        if np.dtype(dtype).kind == "c":
+            self.refuse("LiteRT has no such operation for complex numbers: use real and imaginary parts")
+        reason = f"LiteRT is not known to compute it in {name}"
+        if known:
+            reason = (
+                f"{reason}, only in {', '.join(known)}: convert to {'float32' if 'float32' in known else known[-1]}"
+            )
+        self.refuse(f"{reason}; or write it with other functions, or export for ONNX engines")
+
     def refuse(self, reason: str) -> Any:
         """Refuse the current equation."""
         raise UnsupportedError(f"{describe_equation(self.path)}: {reason}")
@@ -98,15 +132,7 @@ class Forms:
 
 def _unchanged(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Keep an equation."""
-    for variable in equation.outvars:
-        dtype = np.dtype(type_of(variable))
-        if dtype not in _TYPES and dtype.name not in _WIDE:
-            forms.refuse(f"LiteRT does not compute in {dtype.name}: compute it in float32, or in int32")
     return bind(equation, list(map(jnp.asarray, operands)))
-
-
-def _without_complex(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-    return forms.refuse("LiteRT has no such operation for complex numbers: use real and imaginary parts")
 
 
 RULES.add(kind="call")(call)
@@ -262,39 +288,116 @@ def _in_floats(
     dtype = np.dtype(type_of(equation.outvars[0]))
     (x, axis_x), (y, axis_y) = left, right
     if dtype.kind == "f":
-        if dtype not in _TYPES:
-            forms.refuse(f"LiteRT does not compute in {dtype.name}: compute it in float32")
-        return product(*(each if each.dtype == dtype else each.astype(dtype) for each in (x, y)))
+        return product(*(each.astype(_WIDE.get(dtype.name, dtype)) for each in (x, y))).astype(dtype)
     if not (forms.in_bytes or all(each.dtype.itemsize == 1 for each in (x, y))):
         forms.refuse(f"LiteRT has no products of {dtype.name}: compute it in float32")
     largest = 255 * (int(np.abs(y.astype(np.int64)).max(initial=1)) if isinstance(y, np.ndarray) else 255)
     size, each = x.shape[axis_x], _WHOLE // (largest * taps)
     if each == 0:
         forms.refuse(f"float32 does not represent sums of {taps:,} products of integers")
-    total: Any = 0
+    total: Any = np.int32(0)
     for start in range(0, size, each):
         part = slice(start, start + each)
         factors = (a[(slice(None),) * axis + (part,)].astype(np.float32) for a, axis in ((x, axis_x), (y, axis_y)))
-        total = total + product(*factors).astype(dtype)
-    return total
+        total = total + product(*factors).astype(np.int32)
+    return total.astype(dtype)
 
 
-RULES.add("convert_element_type")(_unchanged)
+def _wide(x: Any) -> Any:
+    """Cast to a type that LiteRT computes in."""
+    return x.astype(_WIDE.get(x.dtype.name, x.dtype))
+
+
+@RULES.add("convert_element_type")
+def _converted(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
+    """Conversions of NaN to integers, which are 0."""
+    to = np.dtype(equation.params["new_dtype"])
+    forms.check(to)
+    x = _wide(x) if x.dtype.kind == "f" or to.kind == "b" else x
+    return jnp.where(x == x, x, 0).astype(to) if x.dtype.kind == "f" and to.kind in "iu" else x.astype(to)
+
+
+def _in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule of a function ``(equation, *operands)`` that computes in types of LiteRT."""
+
+    @functools.wraps(function)
+    def rule(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
+        return function(equation, *map(_wide, operands)).astype(type_of(equation.outvars[0]))
+
+    return rule
+
+
+def _composed(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Add the rule of a primitive that equals a function of other primitives, in types of LiteRT."""
+    if function is None:
+        return functools.partial(_composed, name)
+
+    def rule(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
+        return forms.trace(function, *map(_wide, operands))[0].astype(type_of(equation.outvars[0]))
+
+    RULES.add(name)(rule)
+    return function
+
+
+for _name, _function in COMPOSED.items():
+    _composed(_name, _function)
+_composed("rsqrt", lambda x: 1 / jnp.sqrt(x))
+_composed("atanh", lambda x: jnp.sign(x) * jnp.log1p(2 * jnp.abs(x) / (1 - jnp.abs(x))) / 2)
+
+
+@_composed("log1p")
+def _log1p(x: Any) -> Any:
+    """Sum a series for small numbers: LiteRT's logarithm of a number close to 1 has few digits."""
+    small = jnp.abs(x) < 0.5
+    part = jnp.where(small, x / (2 + x), 0)
+    square = part * part
+    series = 2 * part * (1 + square * (1 / 3 + square * (1 / 5 + square * (1 / 7 + square * (1 / 9 + square / 11)))))
+    return jnp.where(small, series, jnp.log(1 + x))
+
+
+@_composed("expm1")
+def _expm1(x: Any) -> Any:
+    """Write ``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
+    return jnp.tanh(x / 2) * (jnp.exp(x) + 1)
+
+
+@_composed("sinh")
+def _sinh(x: Any) -> Any:
+    """Keep the digits of small numbers."""
+    size = jnp.abs(x)
+    low = jnp.expm1(jnp.where(size < 1, size, 0))
+    high = jnp.exp(size - math.log(2)) - jnp.exp(-size - math.log(2))
+    return jnp.sign(x) * jnp.where(size < 1, (low + low / (1 + low)) / 2, high)
+
+
+@_composed("asinh")
+def _asinh(x: Any) -> Any:
+    """Keep the digits of small numbers, and do not square large numbers."""
+    size = jnp.abs(x)
+    large = size > 2**24
+    low = jnp.where(large, 1, size)
+    low = jnp.log1p(low + low * low / (1 + jnp.sqrt(low * low + 1)))
+    return jnp.sign(x) * jnp.where(large, jnp.log(size) + math.log(2), low)
+
+
+@_composed("acosh")
+def _acosh(x: Any) -> Any:
+    """Keep the digits of numbers close to 1, and do not square large numbers."""
+    large = x > 2**24
+    low = jnp.where(large, 1, x) - 1
+    found = jnp.where(large, jnp.log(x) + math.log(2), jnp.log1p(low + jnp.sqrt(low * (low + 2))))
+    return jnp.where(x < 1, jnp.nan, found)
 
 
 @RULES.add(kind="elementwise")
-def _elementwise(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-    """Arithmetic of integers of 8 and 16 bits, and unsigned integers: in wide integers."""
-    narrow = {np.dtype(type_of(each)).name for each in equation.invars} & _WIDE.keys()
-    if not narrow:
-        return _unchanged(forms, equation, *operands)
-    wide = [x.astype(_WIDE.get(x.dtype.name, x.dtype)) for x in operands]
-    return bind(equation, list(map(jnp.asarray, wide)))[0].astype(type_of(equation.outvars[0]))
+@_in_wide
+def _elementwise(equation: JaxprEqn, *operands: Any) -> Any:
+    return bind(equation, list(map(jnp.asarray, operands)))[0]
 
 
 @RULES.add("select_n")
 def _select(forms: Forms, equation: JaxprEqn, which: Any, *cases: Any) -> Any:
-    """Choices of narrow integers, and of more than two cases."""
+    """Choices of narrow numbers, and of more than two cases."""
     chosen = cases[0]
     for number, case in enumerate(cases[1:], 1):
         condition = which if which.dtype == bool else which == number
@@ -303,42 +406,59 @@ def _select(forms: Forms, equation: JaxprEqn, which: Any, *cases: Any) -> Any:
 
 
 def _chosen(dtype: np.dtype, condition: Any, otherwise: Any, then: Any) -> Any:
-    wide = _WIDE.get(dtype.name, dtype)
-    return jnp.where(condition, jnp.asarray(then).astype(wide), jnp.asarray(otherwise).astype(wide)).astype(dtype)
+    return jnp.where(condition, *(_wide(jnp.asarray(each).astype(dtype)) for each in (then, otherwise))).astype(dtype)
+
+
+@RULES.add("clamp")
+@_in_wide
+def _clamped(equation: JaxprEqn, low: Any, x: Any, high: Any) -> Any:
+    """Limit from below, then from above; LiteRT does the reverse, and so differs if the limits are exchanged."""
+    return jnp.minimum(jnp.maximum(x, low), high)
 
 
 @RULES.add("abs")
-def _absolute(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
+@_in_wide
+def _size(equation: JaxprEqn, x: Any) -> Any:
     """Write absolute values of integers of 64 bits."""
-    return _size(x.astype(_WIDE.get(x.dtype.name, x.dtype))).astype(x.dtype)
-
-
-def _size(x: Any) -> Any:
     return jnp.abs(x) if x.dtype.kind == "f" else jnp.where(x < 0, -x, x)
 
 
+@RULES.add("div")
+@_in_wide
+def _quotient(equation: JaxprEqn, x: Any, y: Any) -> Any:
+    """Quotients of integers: LiteRT stops at a division by 0, and the processor at one of the lowest number by -1."""
+    if x.dtype.kind == "f" or is_known(y, 0, -1):
+        return lax.div(*jnp.broadcast_arrays(x, y))
+    quotient = lax.div(*jnp.broadcast_arrays(x, jnp.where((y == 0) | (y == -1), 1, y)))
+    return jnp.where(y == 0, -1, jnp.where(y == -1, -x, quotient))
+
+
 @RULES.add("rem")
-def _remainder(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Any:
-    """Remainders with the sign of the dividend: LiteRT's have the sign of the divisor."""
-    wide = [each.astype(_WIDE.get(each.dtype.name, each.dtype)) for each in (x, y)]
-    rest = bind(equation, [_size(each) for each in wide])[0]
-    return jnp.where(wide[0] < 0, -rest, rest).astype(type_of(equation.outvars[0]))
+@_in_wide
+def _remainder(equation: JaxprEqn, x: Any, y: Any) -> Any:
+    """Remainders with the sign of the dividend: LiteRT's have the sign of the divisor, so both become negative."""
+    size, by = (-jnp.abs(x), -jnp.abs(y)) if x.dtype.kind == "f" else (jnp.minimum(x, -x), jnp.minimum(y, -y))
+    if x.dtype.kind == "f" or is_known(y, 0, 1, -1):
+        rest = lax.rem(*jnp.broadcast_arrays(size, by))
+    else:
+        rest = lax.rem(*jnp.broadcast_arrays(size, jnp.minimum(by, -2)))
+        rest = jnp.where(by == 0, size, jnp.where(by == -1, 0, rest))
+    return jnp.where(x < 0, rest, -rest)
 
 
 @RULES.add("round")
-def _rounded(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
+@_in_wide
+def _rounded(equation: JaxprEqn, x: Any) -> Any:
     """Round halves away from zero."""
-    if equation.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
-        return _unchanged(forms, equation, x)[0]
-    size = jnp.abs(x)
-    whole = jnp.floor(size)
-    return jnp.where(jnp.isinf(x), x, jnp.sign(x) * (whole + (size - whole >= 0.5).astype(x.dtype)))
+    to_even = equation.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
+    return bind(equation, [x])[0] if to_even else rounded_away(x)
 
 
 @RULES.add("xor")
-def _differ(forms: Forms, equation: JaxprEqn, x: Any, y: Any) -> Any:
+@_in_wide
+def _differ(equation: JaxprEqn, x: Any, y: Any) -> Any:
     """Exclusive or of conditions."""
-    return x != y if x.dtype == bool else _elementwise(forms, equation, x, y)
+    return x != y if x.dtype == bool else lax.bitwise_xor(x, y)
 
 
 @RULES.add("shift_left")
@@ -346,7 +466,22 @@ def _shifted(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any:
     """Shifts to the left by known numbers."""
     if not isinstance(places, np.ndarray):
         return forms.refuse("LiteRT shifts to the left by a constant only: multiply by a power of two")
-    return x * np.left_shift(np.ones((), x.dtype), places)
+    return (_wide(x) * _wide(np.left_shift(np.ones((), x.dtype), places))).astype(x.dtype)
+
+
+@RULES.add("shift_right_logical", "shift_right_arithmetic")
+def _shifted_right(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any:
+    """Shifts to the right: LiteRT's fill with the sign, and are defined for less places than bits."""
+    own, bits = x.dtype, 8 * x.dtype.itemsize
+    logical = equation.primitive.name == "shift_right_logical"
+    x = _wide(x.astype(f"uint{bits}" if logical and bits < 32 else f"int{bits}"))
+    places = _wide(places.astype(f"int{bits}"))
+    places = jnp.where((places < 0) | (places > bits), bits, places)
+    if logical and bits == 32:  # by one place, then by the others
+        half = lax.shift_right_arithmetic(x, jnp.ones_like(x))
+        x = jnp.where(places == 0, x, jnp.where(x < 0, half - np.iinfo(np.int32).min, half))
+        places = jnp.maximum(places - 1, 0)
+    return lax.shift_right_arithmetic(*jnp.broadcast_arrays(x, jnp.minimum(places, 31))).astype(own)
 
 
 @RULES.add("reduce_xor", "reduce_or", "reduce_and")
@@ -361,8 +496,8 @@ def _sorted(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Sorts: by the order of the first operand, which TopK gives."""
     params = equation.params
     key, axis = jnp.asarray(operands[0]), params["dimension"]
-    if params["num_keys"] > 1 or key.dtype not in _TYPES or key.dtype == bool:
-        return forms.refuse("LiteRT sorts by one array of float32 or int32")
+    if params["num_keys"] > 1:
+        return forms.refuse("LiteRT sorts by one array")
     # Downwards, equal elements stay in order. `-1 - x` is exact for all integers.
     down = -1 - key if key.dtype.kind == "i" else -key
     last = key.ndim - 1

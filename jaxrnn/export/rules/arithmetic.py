@@ -19,7 +19,7 @@ from jaxrnn.export.writer import Operand, dtype_of, shape_of
 from jaxrnn.jaxprs.primitives import entry_of
 
 
-def _is_known(y: Operand, *others: int) -> bool:
+def is_known(y: Operand, *others: int) -> bool:
     """Return True if a divisor is constant and differs from these numbers."""
     return isinstance(y, np.ndarray) and not np.isin(y, others).any()
 
@@ -32,7 +32,7 @@ def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Op
         return elements(lowering, "Div", x, y)
     zero, one = np.array(0, dtype), np.array(1, dtype)
     signed = dtype.kind == "i"
-    if _is_known(y, 0, -1 if signed else 0):
+    if is_known(y, 0, -1 if signed else 0):
         return elements(lowering, "Div", x, y)
     edges: dict[int, Operand] = {0: np.asarray(~zero)}
     if signed:
@@ -51,9 +51,9 @@ def divide(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Op
 def remainder(lowering: Lowering, equation: JaxprEqn, x: Operand, y: Operand) -> Operand:
     """Write ``Mod`` with the sign of the dividend. ONNX Runtime computes this in float64, inexact for int64."""
     dtype = dtype_of(x)
-    if dtype.kind not in "iu" or (dtype.itemsize < 8 and _is_known(y, 0)):
+    if dtype.kind not in "iu" or (dtype.itemsize < 8 and is_known(y, 0)):
         return elements(lowering, "Mod", x, y, fmod=1)
-    if dtype.kind == "u" and _is_known(y, 0):
+    if dtype.kind == "u" and is_known(y, 0):
         return elements(lowering, "Mod", x, y)
     # For a divisor of 0 the product is 0, for any quotient.
     quotient = divide(lowering, equation, x, y)
@@ -165,11 +165,16 @@ def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand],
     return cast(lowering, total, dtype)
 
 
+#: Primitives as JAX functions of other primitives, which all engines have.
+COMPOSED: dict[str, Callable[..., Any]] = {}
+
+
 def _traced(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a JAX function of the operands of a primitive, so that the function is the primitive's rule."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         RULES.add(name)(lambda lowering, equation, *operands: lowering.trace(function, *operands)[0])
+        COMPOSED[name] = function
         return function
 
     return decorate
@@ -191,9 +196,17 @@ def _is_not_above(x: Any, y: Any) -> Any:
 
 @_traced("cbrt")
 def _cube_root(x: Any) -> Any:
-    """Return a power of 1/3 in float64, which is precise enough, with the sign of the operand."""
-    root = (lax.abs(x).astype(np.float64) ** (1 / 3)).astype(x.dtype)
-    return lax.sign(x) * root
+    """Return the power of 1/3 of the magnitude, after a step of Newton's method, with the sign of the operand."""
+    size = jnp.abs(_at_least_float32(x))
+    root = jnp.exp(jnp.log(size) / 3)
+    finite = (root > 0) & (root < np.inf)
+    inside = jnp.where(finite, root, 1)
+    root = jnp.where(finite, inside - (inside - size / (inside * inside)) / 3, root)
+    return jnp.where(x < 0, -root, root).astype(x.dtype)
+
+
+def _at_least_float32(x: Any) -> Any:
+    return x if x.dtype == np.float64 else x.astype(np.float32)
 
 
 @_traced("log2")
@@ -235,13 +248,12 @@ def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> O
     return cast(lowering, f("Mul", f("Where", is_negative(y), -1, 1), angle), own)
 
 
-def _rounded_away(x: Any) -> Any:
+def rounded_away(x: Any) -> Any:
     """Round half away from 0, in float32 at least."""
-    wide = x if x.dtype == np.float64 else x.astype(np.float32)
-    magnitude = lax.abs(wide)
+    magnitude = lax.abs(_at_least_float32(x))
     low = lax.floor(magnitude)
     up = jnp.where(magnitude - low >= 0.5, low + 1, low)
-    return (lax.sign(wide) * up).astype(x.dtype)
+    return jnp.where(x < 0, -up, up).astype(x.dtype)
 
 
 @RULES.add("erf_inv")
@@ -272,7 +284,7 @@ _NEAR_AND_FAR = [
 def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write ``Round``, half to even; or round half away from 0."""
     to_even = int(equation.params["rounding_method"]) == 1
-    return elements(lowering, "Round", x) if to_even else lowering.trace(_rounded_away, x)[0]
+    return elements(lowering, "Round", x) if to_even else lowering.trace(rounded_away, x)[0]
 
 
 @RULES.add("exp2")

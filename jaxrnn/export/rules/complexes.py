@@ -24,6 +24,7 @@ from jaxrnn.export.reshaping import concatenate, cut_along, reshape, transpose
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import bind, evaluate, is_key, trace, type_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import entry_of
 
 
@@ -35,25 +36,38 @@ def handed_on(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
     return RULES.of(equation)(lowering, equation, *operands)
 
 
+#: Primitives of complex numbers as JAX functions of the real and imaginary part of each operand.
+ON_PARTS: dict[str, Callable[..., Any]] = {}
+
+
 def _on_parts(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function of the real and imaginary part of each operand, as the rule of a primitive."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        COMPLEX.add(name)(lambda lowering, equation, *operands: _computed(lowering, function, *operands))
+        COMPLEX.add(name)(functools.partial(_on_all_parts, function))
+        ON_PARTS[name] = function
         return function
 
     return decorate
 
 
-def _computed(lowering: Lowering, function: Callable[..., Any], *operands: Any) -> Any:
-    """Write a function of the real and imaginary part of each operand."""
-    parts = [_part(each, part) for each in operands for part in ("real", "imag")]
+def _on_all_parts(function: Callable[..., Any], lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
+    return computed_on_parts(lowering, function, equation, *operands)
+
+
+def computed_on_parts(lowering: Any, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> Any:
+    """Write a function of the real and imaginary part of each operand of an equation."""
+    parts = []
+    for atom, each in zip(equation.invars, operands, strict=True):
+        zeros = None if is_complex(atom) else np.zeros(shape_of_atom(atom), type_of(atom))
+        parts += [_part(each, "real"), _part(each, "imag") if zeros is None else zeros]
     results = lowering.trace(function, *parts)
     return Complex(*results) if len(results) == 2 else results[0]
 
 
 @_on_parts("mul")
-def _product(a: Any, b: Any, c: Any, d: Any, product: Any = jnp.multiply) -> Any:
+def product_of_parts(a: Any, b: Any, c: Any, d: Any, product: Any = jnp.multiply) -> Any:
+    """Return the parts of a product."""
     return product(a, c) - product(b, d), product(a, d) + product(b, c)
 
 
@@ -61,7 +75,7 @@ def _product(a: Any, b: Any, c: Any, d: Any, product: Any = jnp.multiply) -> Any
 def _quotient(a: Any, b: Any, c: Any, d: Any) -> Any:
     """Divide after scaling, so that squares neither overflow nor vanish."""
     size = jnp.maximum(jnp.abs(c), jnp.abs(d))
-    c, d = c / size, d / size
+    c, d = jnp.where(size == 0, 1, c / size), d / jnp.where(size == 0, 1, size)
     squares = (c * c + d * d) * size
     return (a * c + b * d) / squares, (b * c - a * d) / squares
 
@@ -103,7 +117,7 @@ def _logarithm(a: Any, b: Any) -> Any:
 
 @_on_parts("square")
 def _square(a: Any, b: Any) -> Any:
-    return _product(a, b, a, b)
+    return product_of_parts(a, b, a, b)
 
 
 @COMPLEX.add("integer_pow")
@@ -116,10 +130,10 @@ def power(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
     def function(a: Any, b: Any) -> Any:
         c, d = a, b
         for _ in range(abs(exponent) - 1):
-            c, d = _product(c, d, a, b)
+            c, d = product_of_parts(c, d, a, b)
         return (c, d) if exponent > 0 else _quotient(jnp.ones_like(c), jnp.zeros_like(c), c, d)
 
-    return _computed(lowering, function, x)
+    return computed_on_parts(lowering, function, equation, x)
 
 
 @COMPLEX.add("dot_general")
@@ -133,7 +147,7 @@ def contract(lowering: Lowering, equation: JaxprEqn, x: Any, y: Any) -> Any:
     def product(a: Any, b: Any) -> Any:
         return bind(equation, [a, b], **changed)[0]
 
-    return _computed(lowering, functools.partial(_product, product=product), x, y)
+    return computed_on_parts(lowering, functools.partial(product_of_parts, product=product), equation, x, y)
 
 
 def _part(value: Any, name: str) -> Any:

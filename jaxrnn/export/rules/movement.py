@@ -359,6 +359,9 @@ def scatter(lowering: Lowering, equation: JaxprEqn, x: Operand, indices: Operand
     reduction, opset = operator and operator.lower(), 18 if operator in ("Min", "Max") else 16
     if entry_of(equation).subtracts:
         operator = "Sub"
+    if operator is not None and dtype_of(x) == np.bool_:  # engines have no extremes of booleans here
+        x, updates = (cast(lowering, each, np.int32) for each in (x, updates))
+        return cast(lowering, scatter(lowering, equation, x, indices, updates), bool)
     writer, rank = lowering.writer, len(shape_of(x))
     dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     windows = [axis for axis in range(rank) if axis not in dropped]
