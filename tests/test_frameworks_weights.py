@@ -13,6 +13,7 @@ from small_models import graph_of, make_model
 import jaxrnn
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, sizes_of
 from jaxrnn.frameworks.weights import check_after, check_other_weights, check_weights, state_weights
+from jaxrnn.jaxprs.held import Held
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -145,6 +146,8 @@ def test_other_weights():
 
 
 AXES = {"x": {0: "batch", 1: "time"}}
+#: A module without anything that a call may change.
+NOTHING = Held({})
 
 
 def model_of(*nodes, **tensors):
@@ -155,9 +158,9 @@ def test_agreement():
     """A model that agrees is compared at other lengths and batches."""
     model = model_of(helper.make_node("CumSum", ["x", "axis"], ["y"]), axis=np.int64(1))
     cases = check_agreement(
-        model, lambda arrays: [np.cumsum(arrays["x"], axis=1)], {"x": RECORDING}, AXES, "NumPy"
+        model, lambda arrays: [np.cumsum(arrays["x"], axis=1)], {"x": RECORDING}, AXES, "NumPy", NOTHING
     ).cases
-    assert [case.sizes["time"] for case in cases] == [9, 10, 18, 1]
+    assert [case.sizes["time"] for case in cases] == [9, 10, 18, 1, 45, 153]
     assert all(case.ok for case in cases)
 
 
@@ -180,10 +183,10 @@ def test_differences_are_described():
     example = {"x": RECORDING}
     fixed = model_of(helper.make_node("Add", ["x", "table"], ["y"]), table=np.ones((9, 1), np.float32))
     with pytest.raises(jaxrnn.ModelError, match="with batch=3, time=10, NumPy runs and the file fails: node 'y'"):
-        check_agreement(fixed, lambda arrays: [arrays["x"] + 1], example, AXES, "NumPy")
+        check_agreement(fixed, lambda arrays: [arrays["x"] + 1], example, AXES, "NumPy", NOTHING)
     sums = model_of(helper.make_node("CumSum", ["x", "axis"], ["y"]), axis=np.int64(0))
     with pytest.raises(jaxrnn.ModelError, match="differs from NumPy: 3 of 4 sizes"):
-        check_agreement(sums, lambda arrays: [np.cumsum(arrays["x"], axis=1)], example, AXES, "NumPy")
+        check_agreement(sums, lambda arrays: [np.cumsum(arrays["x"], axis=1)], example, AXES, "NumPy", NOTHING)
 
 
 def test_the_shortest_length():
@@ -191,16 +194,16 @@ def test_the_shortest_length():
     sums = model_of(helper.make_node("CumSum", ["x", "axis"], ["y"]), axis=np.int64(1))
     example = {"x": RECORDING}
     module = lambda arrays: [np.cumsum(arrays["x"], axis=1) + (arrays["x"].shape[1] < 6)]  # noqa: E731
-    checked = check_agreement(sums, module, example, AXES, "NumPy")
+    checked = check_agreement(sums, module, example, AXES, "NumPy", NOTHING)
     assert checked.shortest == 6
-    assert [case.sizes["time"] for case in checked.cases] == [9, 10, 18, 6]
+    assert [case.sizes["time"] for case in checked.cases] == [9, 10, 18, 6, 45, 153]
     with pytest.warns(
         UserWarning, match="file of sums agrees with NumPy from 6 frames on; for fewer: .*elements differ"
     ):
         checked.report("sums", "NumPy")
-    given = check_agreement(sums, module, example, AXES, "NumPy", 7)
-    assert (given.shortest, given.reason, given.cases[-1].sizes["time"]) == (7, "", 7)
-    check_refused(jaxrnn.ModelError, "1 of 4 sizes", check_agreement, sums, module, example, AXES, "NumPy", 5)
+    given = check_agreement(sums, module, example, AXES, "NumPy", NOTHING, 7)
+    assert (given.shortest, given.reason, given.cases[3].sizes["time"]) == (7, "", 7)
+    check_refused(jaxrnn.ModelError, "1 of 4 sizes", check_agreement, sums, module, example, AXES, "NumPy", NOTHING, 5)
     assert len(check_stream(sums, module, example, AXES, "NumPy", 6)) == 4
 
 
@@ -216,10 +219,10 @@ def test_a_module_that_refuses_sizes():
 
         return module
 
-    cases = check_agreement(model, run({9, 18}), {"x": RECORDING}, AXES, "NumPy").cases
+    cases = check_agreement(model, run({9, 18}), {"x": RECORDING}, AXES, "NumPy", NOTHING).cases
     assert [case.sizes["time"] for case in cases] == [9, 18]
     with pytest.raises(jaxrnn.ModelError, match="only at the sizes of the example"):
-        check_agreement(model, run({9}), {"x": RECORDING}, AXES, "NumPy")
+        check_agreement(model, run({9}), {"x": RECORDING}, AXES, "NumPy", NOTHING)
 
 
 def test_a_comparison_of_nothing():
@@ -232,7 +235,9 @@ def test_a_comparison_of_nothing():
                 return [compute(arrays["x"])]
 
         words = "(?s)no finite outputs.*output 'y': nothing was compared"
-        check_refused(jaxrnn.ModelError, words, check_agreement, jaxrnn.load(proto), run, {"x": x}, AXES, "NumPy")
+        check_refused(
+            jaxrnn.ModelError, words, check_agreement, jaxrnn.load(proto), run, {"x": x}, AXES, "NumPy", NOTHING
+        )
 
 
 def test_shapes_of_outputs():

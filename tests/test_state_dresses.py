@@ -253,3 +253,14 @@ def test_a_reset_by_a_branch_tells_how_to_declare():
     model = model_of(nodes, *ends)
     check_refused(jaxrnn.StateError, r"node\(s\) again.*state={'h': 'h_out'}", model.init)
     assert pairs(model_of(nodes, *ends, load={"state": {"h": "h_out"}})) == {"h": "h_out"}
+
+
+def test_a_first_value_in_the_file_and_another_dress():
+    """An input that has a value in the file and that a caller may override is asked about by its name."""
+    nodes = [gru("gru", "x", "h", "Y", "end"), Y, node("Squeeze", ["end", "ones"], ["h_out"])]
+    first = np.full([1, 1, N], 0.5, np.float32)
+    graph = {"x": [1, 1, N], "h": [1, 1, N]}, {"y": [1, 1, 1, 3], "h_out": [N]}, CONSTANTS | {"h": first}
+    asking = model_of(nodes, *graph)
+    check_asked("leave in another shape or type: 'h' -> 'h_out'", asking)
+    model = jaxrnn.load(asking.proto, state=example_of(asking))
+    np.testing.assert_array_equal(model.init()["h"], first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import hashlib
 import itertools
 import os
@@ -137,10 +138,14 @@ def model_of(
     if facts is None and state != {} and file.proto.ir_version >= _OVERRIDABLE:
         guessed = values.that_may_be_state(graph, options["operators"]) - given
 
+    shapes = functools.cache(lambda: check_shapes(file.proto, strict=options["declared"] == "strict"))
+    corrected: list[str] = []
+
     def made(opened: Collection[str]) -> Model:
         values.open(opened)
         program = bind(graph, options["limits"], options["operators"])
         bound_loops(program, options["max_trip_count"])
+        corrected.extend(_corrected(program, shapes()))  # the outputs of the graph keep the correction
         first = {name: values.first[name] for name in opened}
         if facts is not None:
             first |= {name: array for name, array in facts.first_inputs.items() if state is None or name in state}
@@ -160,11 +165,9 @@ def model_of(
     if guessed and model._search is not None:
         paired = model._search.paired(guessed, chosen=values.tensors.keys() != values.initializers.keys())
         model = model if paired == guessed else made(given | paired)
-    found = check_shapes(file.proto, strict=options["declared"] == "strict")
-    corrected = tuple(_corrected(model.program, found))
     for text in corrected:
         warnings.warn(f"{label}: {text}", stacklevel=3)
-    model.corrected = corrected
+    model.corrected = tuple(corrected)
     return model
 
 
@@ -198,9 +201,9 @@ class _Defaults:
     def that_may_be_state(self, model: ir.Model, own: OwnOperators | None) -> set[str]:
         """Return the inputs that an output may update: no stated parameters, and no sizes unless names pair."""
         specs = [spec for spec in map(spec_of, self.graph.inputs) if spec.name in self.tensors]
-        pairs = itertools.product(specs, map(spec_of, self.graph.outputs))
-        pairs = [(spec.name, output.name) for spec, output in pairs if agree(spec, output)]
-        names, named = {name for name, _ in pairs}, {name for name, output in pairs if affinity(name, output) == 2}
+        pairs = list(itertools.product(specs, map(spec_of, self.graph.outputs)))
+        named = {spec.name for spec, output in pairs if affinity(spec.name, output.name) == 2}
+        names = {spec.name for spec, output in pairs if agree(spec, output)} | named
         if not names:
             return names
         try:
