@@ -491,7 +491,7 @@ DIFFERENCES: dict[str, dict[str, str]] = {
         "infinity": """
             conv_general_dilated cumprod div dot_general exp integer_pow mul reduce_prod scatter-mul square
             """,
-        "large": "conv_general_dilated integer_pow square",
+        "large": "conv_general_dilated dot_general integer_pow square",
     },
     "LiteRT": {
         "NaN": """
