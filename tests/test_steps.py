@@ -191,13 +191,14 @@ def test_internal_state_has_no_steps(models):
 
 @pytest.mark.thorough
 def test_the_files_own_initial_value():
-    """An input with a default value in the file is where the state starts, if it is said to be state."""
+    """An input with a default value in the file is where the state starts, if names or a caller say so."""
     node = helper.make_node
     start = np.array([[1.0, -2.0]], np.float32)
     nodes = [node("Mul", ["h", "x"], ["hx"]), node("Tanh", ["hx"], ["h_out"]), node("Neg", ["h_out"], ["y"])]
     row = [1, 2]
     proto = make_model(graph_of(nodes, {"x": row, "h": row}, {"y": row, "h_out": row}, {"h": start}))
-    assert list(jaxrnn.load(proto).params) == ["h"]  # nobody said that it is state
+    assert list(jaxrnn.load(proto, state={}).params) == ["h"]
+    assert jaxrnn.load(proto).params == {}
     model = jaxrnn.load(proto, state={"h": "h_out"})
     assert model.params == {}
     for state in (model.init(), {name: value[1] for name, value in model.init(3).items()}):

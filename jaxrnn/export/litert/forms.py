@@ -64,6 +64,10 @@ def _typical(equation: JaxprEqn) -> Any:
     return equation.invars[first] if equation.invars else equation.outvars[0]
 
 
+#: Products, whose operands are bytes in a wider type if an operator on bytes has subtracted zero points.
+_OF_BYTES = ("conv_general_dilated", "dot_general")
+
+
 class Forms:
     """An evaluator that traces a program again, in operations of LiteRT. ``path`` is the stack of equations."""
 
@@ -97,7 +101,8 @@ class Forms:
         outer, self.path = self.path, (*self.path, equation)
         try:
             if entry_of(equation).kind not in _SEVERAL:
-                self.check(type_of(_typical(equation)))
+                of_bytes = self.in_bytes and equation.primitive.name in _OF_BYTES
+                self.check(np.uint8 if of_bytes else type_of(_typical(equation)))
             rule = RULES.of(equation) or _unchanged
             if any(map(is_complex, (*equation.invars, *equation.outvars))):
                 rule = COMPLEX.of(equation)
