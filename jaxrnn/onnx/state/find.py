@@ -308,9 +308,12 @@ class StateSearch:
             last = edge.rank == LAST_OUTPUT
             ends = [self._is_internal(*each, pairs) if last else self.probe.grows_with_time(each[0]) for each in sites]
             return any(isinstance(end, Unknown) or not end for end in ends)
-        # A file that names a pair by convention names all pairs.
-        unnamed = not says_data(edge.source) and not any(each.affinity == 2 for each in pairs.values())
-        return any(each.rank >= (KEPT if unnamed else CELL) or each.counts for each in self._in_a_step([edge]))
+        is_data = says_data(edge.source)
+        names_all = any(each.affinity == 2 for each in pairs.values())  # a file that names a pair names all pairs
+        if is_data and names_all:
+            return False
+        least = CELL if is_data or names_all else KEPT
+        return any(each.rank >= least or each.counts for each in self._in_a_step([edge]))
 
     def _unknown(self, pairing: Pairing, label: str, why: str) -> StateError:
         """Return the error for a node that may have state which cannot be found."""
