@@ -806,7 +806,7 @@ def test_keras_stateful_layers(keras, batch, frames):
 
 
 def test_keras_caches(keras):
-    """What a layer keeps is as before each call, and is named if earlier calls have filled it."""
+    """The table of a layer is as before each call, and is named if earlier calls have filled the table."""
 
     class InPlace(keras.layers.Layer):
         def __init__(self, **options):

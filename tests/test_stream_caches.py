@@ -119,7 +119,7 @@ def test_what_cannot_be_seen():
 
 
 def test_values_that_are_no_tracers_stay():
-    """What a function notes of its calls is kept."""
+    """A note of a function about its calls stays."""
     seen = []
 
     def noted(x):

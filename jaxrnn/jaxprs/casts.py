@@ -18,7 +18,7 @@ from jaxrnn.jaxprs.equations import type_of
 
 
 class Kept(NamedTuple):
-    """What a cast keeps of every value.
+    """Properties of a cast between two types.
 
     Attributes:
         range: True if no value overflows, changes its sign, or loses an infinity, NaN or an imaginary part.

@@ -34,7 +34,7 @@ _INNER = ("_buffers", "_parameters", "_modules")
 
 
 class Arrays(Protocol):
-    """How a framework reads, compares and writes its arrays; `are_weights` says that no call fills the arrays."""
+    """An interface to the arrays of a framework. `are_weights` is True if no call fills the arrays."""
 
     are_weights: bool
 
@@ -243,11 +243,11 @@ def _now(kept: _Kept) -> Any:
 
 
 def _is_of_trace(value: Any) -> bool:
-    """Return True for a tracer, a symbolic size, or a pytree with one."""
+    """Return True for a tracer, a symbolic size, or a pytree that has one or cannot be read."""
     try:
         leaves = jax.tree.leaves(value)
     except Exception:  # keys without an order, or a class with a broken rule
-        return False
+        return True  # putting a value back is right in any case
     return any(isinstance(leaf, Tracer) or jax.export.is_symbolic_dim(leaf) for leaf in leaves)
 
 
