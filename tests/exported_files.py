@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import onnx
 from lowering_verifier import check_well_formed
-from streaming_verifier import assert_same, recording
+from streaming_verifier import assert_same
 from verifier import run_session, session
 
 import jaxrnn
+from jaxrnn.streaming.measuring import drawn
 
 
 def facts_of(path):
@@ -127,7 +128,7 @@ def check_exported(
     """
     example = {"x": jax.ShapeDtypeStruct(tuple(shape), np.float32)}
     streamed = jaxrnn.stream(lambda arrays: {"y": function(arrays["x"])}, example, axes=0, pulse=None, **options)
-    recordings = [recording((length * streamed.multiple, *shape[1:]), seed=length) for length in lengths]
+    recordings = [drawn((length * streamed.multiple, *shape[1:]), seed=length) for length in lengths]
     offline = jax.jit(lambda recordings: list(map(function, recordings)))(recordings)
     for pulse in pulses:
         step, flush = folder / f"step_{pulse}.onnx", folder / f"flush_{pulse}.onnx"

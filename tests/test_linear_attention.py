@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 from small_models import graph_of, make_model
-from streaming_verifier import POISON, Streaming, assert_same, recording
+from streaming_verifier import assert_same
 from tiers import of_tiers
 from verifier import assert_derivative, dot, random_like
 
@@ -22,6 +22,8 @@ from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.operators.linear import causal_convolution
 from jaxrnn.onnx.operators.recurrent import RULES, linear_attention_operator
 from jaxrnn.streaming import transform
+from jaxrnn.streaming.checking import POISON, InPulses
+from jaxrnn.streaming.measuring import drawn
 
 FLOATS = (np.float32, np.float16, ml_dtypes.bfloat16)
 
@@ -291,10 +293,10 @@ def test_forgotten_state_is_named_and_streamed(monkeypatch):
     monkeypatch.setattr(transform, "PLACEHOLDER", POISON)
     streamed = model.stream(symbol="T", pulse=1)
     assert streamed.delay == {"y": 0}
-    runner, offline = Streaming(streamed, [1], model.params), jax.jit(model.apply)
+    runner, offline = InPulses(streamed, model.params), jax.jit(model.apply)
     with exact_types():
         for length in (1, 2, 7):
-            x = {"x": recording((1, length, FEATURES), seed=length)}
+            x = {"x": drawn((1, length, FEATURES), seed=length)}
             expected = offline(model.params, x)
             for pulses in ((1,), (3,), (2, 1)):
                 assert_same(runner.run(x, length, pulses), expected, 2e-6, f"{length} frames, pulses {pulses}")

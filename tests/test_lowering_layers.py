@@ -21,7 +21,6 @@ from refusals import check_refused
 from stream_fuzzing.programs import program_of
 from stream_fuzzing.trial import recording as whole_numbers
 from stream_fuzzing.writing import INPUTS
-from streaming_verifier import recording
 from tiers import of_tiers
 from written_out_cells import CHOICES, written_out
 
@@ -35,6 +34,7 @@ from jaxrnn.export.lowering import RULES
 from jaxrnn.export.reshaping import reshape
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.streaming import stream
+from jaxrnn.streaming.measuring import drawn
 
 WEIGHT = np.float32(np.random.default_rng(0).normal(size=(3, 3)))
 
@@ -154,7 +154,7 @@ def test_refusals():
         assert "test_lowering_layers.py:" in line
 
 
-def drawn(seed):
+def bits_of(seed):
     """Numbers of several keys and types, in which each bit counts."""
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), seed + 1), (2, 3))
     uniform = jax.random.uniform(keys[0, 1], (100,), jnp.float32)
@@ -173,7 +173,7 @@ def drawn(seed):
 def test_random_numbers():
     """Those of a known key are constants; others are drawn in the graph, bit by bit."""
     verify_lowering(lambda x: x + jax.random.normal(jax.random.key(1), (3,), jnp.float32), np.float32([1, 2, 3]))
-    verify_lowering(drawn, np.int32(3), opset=18, roundings=0)
+    verify_lowering(bits_of, np.int32(3), opset=18, roundings=0)
     normal = lambda seed: jax.random.normal(jax.random.key(seed), (1000,), jnp.float32)  # noqa: E731
     verify_lowering(normal, np.int32(3), opset=18, roundings=8)
     check_refused(UnsupportedError, "opset=18", lowered, normal, np.int32(3))
@@ -388,7 +388,7 @@ def test_loops_of_exporters_are_layers(models, tmp_path, name):
     assert {key: counts[key] for key in LOOPS[name]} == LOOPS[name]
     assert 2 * counts.total() < operators_of(model.proto.graph).total()
     assert not {"Loop", "Scan", "If"} & set(counts)
-    x = recording([6 if size == symbol else 1 if isinstance(size, str) else size for size in info.shape])
+    x = drawn([6 if size == symbol else 1 if isinstance(size, str) else size for size in info.shape])
     found, expected = ExportedStream(step, flush).run({info.name: x}), model.apply(model.params, {info.name: x})
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, atol=1e-6)

@@ -19,7 +19,7 @@ from small_models import graph_of, make_model
 from streaming_verifier import check_gradients, check_values
 
 import jaxrnn
-from jaxrnn import InputError, ModelError, UnsupportedError
+from jaxrnn import InputError, ModelError, StreamError, UnsupportedError
 from jaxrnn.jaxprs.primitives import ADDED
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.onnx.registry import Static
@@ -108,6 +108,46 @@ def test_a_rule_gives_as_many_results_as_its_primitive(own, monkeypatch):
     monkeypatch.setitem(RULES, "median_of_three", lambda run, equation, x: [x, x])
     with pytest.raises(jaxrnn.StreamError, match=r"'median_of_three'.*returns 2 results, and the primitive has 1"):
         jaxrnn.stream(own.median_of_three, jax.ShapeDtypeStruct((4, 3), np.float32), axes=0)
+
+
+@pytest.mark.parametrize("fault", ["", "reach", "value", "fill"])
+def test_the_check_for_authors_finds_a_wrong_rule(fault, monkeypatch):
+    """The maximum of a frame and the frame before, with a rule that has a fault."""
+    monkeypatch.setitem(RULES, "peaks", None)
+    del RULES["peaks"]
+    peaks = Primitive("peaks")  # without rules for batches and without a lowering
+    peaks.def_impl(lambda x: jnp.maximum(x, jnp.pad(x, (1, 0))[:-1]))
+    peaks.def_abstract_eval(lambda x: x)
+
+    @jaxrnn.streaming.register(peaks)
+    def rule(run, equation, x):
+        frames = run.window(x if fault == "fill" else run.fill(run.spread(x), 0.0), 1, "history")
+        largest = frames[1:] if fault == "value" else jnp.maximum(frames[1:], frames[:-1])
+        return run.make(largest, x.axis, x.timeline, x.delay, x.reach if fault == "reach" else x.reach.unbounded)
+
+    for kind, words in (
+        ("reach", "`receptive_field` 1, and an output changes with 2 frames.*widen the `reach`"),
+        ("value", r"output 0 for a recording of 6 frames in pulses of 1: \d of 6 elements differ"),
+        ("fill", "output 0 for a recording of 1 frames.*NaNs are elsewhere"),
+    ):
+        if fault == kind:
+            with pytest.raises(StreamError, match=words):
+                jaxrnn.streaming.check(lambda x: peaks.bind(x), jnp.zeros(6), axes=0)
+    if not fault:
+        jaxrnn.streaming.check(lambda x: peaks.bind(x), jnp.zeros(6), axes=0)
+
+
+def test_the_check_for_authors_takes_what_stream_takes():
+    def network(weight, x):
+        step = lambda h, frame: (jnp.tanh(frame @ weight + h),) * 2  # noqa: E731
+        return {"y": jax.lax.scan(step, jnp.zeros(3), x["a"])[1] + x["b"][::2], "sum": x["a"].sum()}
+
+    example = {"a": jnp.zeros((4, 3)), "b": jax.ShapeDtypeStruct((8, 3), np.float32)}
+    jaxrnn.streaming.check(network, example, axes=0, params=jnp.ones((3, 3)))
+    with pytest.raises(InputError, match="params must be arrays"):
+        jaxrnn.streaming.check(network, example, axes=0, params=jax.ShapeDtypeStruct((3, 3), np.float32))
+    with pytest.raises(StreamError, match="nothing was compared"):
+        jaxrnn.streaming.check(lambda x: jnp.log(-1 - x * x), jnp.zeros(6), axes=0)
 
 
 # -- operators

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from recurrent_reference import build, nodes
 from small_models import FEATURES, layers_model
 from stream_functions import CASES
-from streaming_verifier import POISON, Streaming, assert_same, check_values, recording
+from streaming_verifier import assert_same, check_values
 from tiers import of_tiers
 
 import jaxrnn
@@ -20,6 +20,8 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming import transform
+from jaxrnn.streaming.checking import POISON, InPulses
+from jaxrnn.streaming.measuring import drawn
 
 #: By model, the smallest pulse.
 NETWORKS = {"dual_path_net": 1, "keyword_net": 2, "wave_net": 64}
@@ -88,7 +90,7 @@ def test_a_layer_is_one_equation(case):
 
 def test_a_layer_has_derivatives():
     model = jaxrnn.load(layers_model())
-    x = jnp.asarray(recording((4, 2, FEATURES)))
+    x = jnp.asarray(drawn((4, 2, FEATURES)))
 
     def loss(params, x):
         return jnp.sum(jnp.sin(model.apply(params, {"x": x})["logits"]))
@@ -112,7 +114,7 @@ def test_networks(models, name, monkeypatch):
     assert not plain.spec.joined
     assert set(plain.init()) == {spec.name for spec in plain.state}
 
-    frame = {each.name: recording(each.sizes, each.dtype) for each in plain.spec.inputs}
+    frame = {each.name: drawn(each.sizes, each.dtype) for each in plain.spec.inputs}
     step = jax.make_jaxpr(plain.step)(model.params, plain.init(), frame).jaxpr
     counts, operators = (
         Counter(each.primitive.name for each in walk(step)),
@@ -124,16 +126,13 @@ def test_networks(models, name, monkeypatch):
     check_windows(plain, step, len(jax.tree.leaves(model.params)))
 
     with exact_types():
-        axes = [info.shape.index("S") for info in sorted(model.inputs, key=lambda info: info.name)]
         frames = 9 * pulse
         inputs = {
-            info.name: recording([frames if size == "S" else size for size in info.shape], np.float32, place)
+            info.name: drawn([frames if size == "S" else size for size in info.shape], np.float32, place)
             for place, info in enumerate(model.inputs)
         }
         for pulses in ([pulse], [3 * pulse, pulse, 2 * pulse]):
-            found, expected = (
-                Streaming(each, axes, model.params).run(inputs, frames, pulses) for each in (plain, usual)
-            )
+            found, expected = (InPulses(each, model.params).run(inputs, frames, pulses) for each in (plain, usual))
             assert_same(found, expected, 1e-6, f"{name}, pulses {pulses}")
         pair = {key: jnp.stack([value, -value]) for key, value in frame.items()}
         batch, _ = plain.step(model.params, plain.init(2), pair)
@@ -164,7 +163,7 @@ def check_windows(streamed, step, params):
 @pytest.mark.thorough
 def test_a_step_of_a_model_and_its_usual_form_have_caches_of_their_own(models):
     model = jaxrnn.load(models / "dtln_1.onnx")
-    x = {info.name: recording(info.shape, info.dtype) for info in model.spec.inputs}
+    x = {info.name: drawn(info.shape, info.dtype) for info in model.spec.inputs}
     usual = primitives(model.step, model.params, model.init(), x)
     expected = model.step(model.params, model.init(), x)
     with plain_forms():

@@ -12,7 +12,6 @@ import pytest
 from conftest import MODELS
 from jax import lax
 from small_models import layers_model
-from streaming_verifier import recording
 from test_exports import EXPECTED, Export
 from test_fast_forms import depthwise_model
 from tiers import in_later_tier, of_tiers
@@ -25,6 +24,7 @@ from jaxrnn.cells.forms import by_platform
 from jaxrnn.cells.recurrence import run_direction
 from jaxrnn.jaxprs.scanning import schedule_of_cells
 from jaxrnn.jaxprs.schedule import Step
+from jaxrnn.streaming.measuring import drawn
 
 OTHERS = ("cuda", "rocm", "tpu")
 ALL = ("cpu", *OTHERS)
@@ -138,8 +138,8 @@ def transposed(x, kernel):
     return convolve(x, kernel, (1,), [(2, 1)], (2,), (1,), 2)
 
 
-IMAGES = jnp.array(recording((2, 4, 9), np.float32, 0)), jnp.array(recording((8, 1, 3), np.float32, 1))
-IN_GROUPS = IMAGES[0], jnp.array(recording((6, 2, 4), np.float32, 2))
+IMAGES = jnp.array(drawn((2, 4, 9), np.float32, 0)), jnp.array(drawn((8, 1, 3), np.float32, 1))
+IN_GROUPS = IMAGES[0], jnp.array(drawn((6, 2, 4), np.float32, 2))
 
 
 @pytest.mark.thorough
@@ -184,7 +184,7 @@ def test_convolutions_of_a_stream():
 
 
 FRAMES = jax.ShapeDtypeStruct((1, 4, 20), np.float32)
-KERNEL = jnp.array(recording((5, 4, 3), np.float32, 2))
+KERNEL = jnp.array(drawn((5, 4, 3), np.float32, 2))
 
 
 def stream_of_convolution(pulse):
@@ -215,9 +215,9 @@ def with_gradients(function, *operands):
 
 
 CASES = {
-    "gates": (lstm, (weights(), jnp.array(recording((7, 2, 3), np.float32, 3)))),
-    "one frame": (lstm, (weights(), jnp.array(recording((1, 2, 3), np.float32, 3)))),
-    "blocks": (lstm, (weights(), jnp.array(recording((35_003, 1, 3), np.float32, 3)))),
+    "gates": (lstm, (weights(), jnp.array(drawn((7, 2, 3), np.float32, 3)))),
+    "one frame": (lstm, (weights(), jnp.array(drawn((1, 2, 3), np.float32, 3)))),
+    "blocks": (lstm, (weights(), jnp.array(drawn((35_003, 1, 3), np.float32, 3)))),
     "depthwise": (convolution, IMAGES),
     "transposed": (transposed, IN_GROUPS),
 }
@@ -238,7 +238,7 @@ def test_forms_agree(name, request):
 def test_forms_of_a_stream_agree(pulse, plain):
     """The plain forms of a stream are the function on a whole recording, also packed."""
     streamed = stream_of_convolution(pulse)
-    x = jnp.array(recording((1, 4, 15), np.float32, 4))
+    x = jnp.array(drawn((1, 4, 15), np.float32, 4))
     state, outputs = streamed.init(), []
     params = streamed.pack(KERNEL)
     step = jax.jit(streamed.step)
@@ -258,7 +258,7 @@ def test_one_file_serves_every_platform(tmp_path):
         jaxrnn.save_compiled(streamed, path, params=model.params, platforms=platforms)
     one, every = map(jaxrnn.load_compiled, files)
     assert one.spec.state == every.spec.state
-    x = {"x": recording((8, 1, 3))}
+    x = {"x": drawn((8, 1, 3))}
     found, expected = (each.scan(each.params, each.init(), x) for each in (every, one))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     np.testing.assert_allclose(found[0]["logits"], model(x)["logits"], atol=1e-6)
@@ -300,7 +300,7 @@ def test_transformations(name):
         "checkpoint": jax.checkpoint,
         "scan": lambda f: lambda x: lax.scan(lambda carry, row: (carry, f(row)), jnp.float32(0), x)[1],
     }.get(name, lambda f: f)
-    x = jnp.array(recording((3, 8)))
+    x = jnp.array(drawn((3, 8)))
 
     def derivatives(function):
         loss = lambda x: jnp.sum(wrap(function)(x) ** 3)  # noqa: E731
@@ -363,7 +363,7 @@ def running_sum(x):
 def test_a_choice_of_ones_own_streams(form, request):
     if form == "plain":
         request.getfixturevalue("plain")
-    x = jnp.array(recording((7, 3)))
+    x = jnp.array(drawn((7, 3)))
     streamed = jaxrnn.stream(lambda x: running_sum(x), x, axes=0, pulse=2)
     np.testing.assert_allclose(jax.jit(streamed.run)(None, x), 2 * np.cumsum(x, 0), atol=1e-5)
     cpu, other = (lowered(streamed.step, None, streamed.init(), x[:2], platforms=(name,)) for name in ("cpu", "tpu"))
@@ -371,6 +371,6 @@ def test_a_choice_of_ones_own_streams(form, request):
 
 
 def test_a_choice_of_parameters_alone_is_left_to_lowering():
-    p, x = jnp.float32(1.5), jnp.array(recording((4, 3)))
+    p, x = jnp.float32(1.5), jnp.array(drawn((4, 3)))
     streamed = jaxrnn.stream(lambda p, x: x * by_platform(jnp.sin, jnp.cos, p), x, axes=0, params=p)
     assert "platform_index" in str(jax.make_jaxpr(streamed.step)(p, streamed.init(), x[:1]))

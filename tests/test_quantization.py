@@ -15,13 +15,14 @@ import pytest
 from node_models import check_node_refused, one_operator
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from streaming_verifier import POISON, check_values
+from streaming_verifier import check_values
 from tiers import of_tiers
 from verifier import assert_same, peer_outputs, verify
 
 import jaxrnn
 from jaxrnn.export import verify_export
 from jaxrnn.streaming import transform
+from jaxrnn.streaming.checking import POISON
 
 BYTES = (np.uint8, np.int8)
 

@@ -14,12 +14,12 @@ from compilations import compilations
 from jax import lax
 from refusals import check_refused
 from stream_functions import CASES, conv, lstm, rnn
-from streaming_verifier import recording
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.steps import nothing_left
+from jaxrnn.streaming.measuring import drawn
 
 X = jax.ShapeDtypeStruct((20, 3), np.float32)
 
@@ -47,7 +47,7 @@ def streamed():
 
 
 def inputs_of(frames, seed=0):
-    return {"x": recording((frames, 3), seed=seed), "gain": np.asarray([1.0, 2.0, 0.5], np.float32)}
+    return {"x": drawn((frames, 3), seed=seed), "gain": np.asarray([1.0, 2.0, 0.5], np.float32)}
 
 
 def test_init_says_when_it_needs_parameters(streamed):
@@ -63,7 +63,7 @@ def test_init_says_when_it_needs_constants():
     example = {"x": X, "h0": jax.ShapeDtypeStruct((), np.float32)}
     streamed = jaxrnn.stream(from_constants, example, axes={"x": 0, "h0": None})
     check_refused(jaxrnn.InputError, "depends on constants: call `init", streamed.init)
-    h0, x = np.float32(1), recording((3, 3))
+    h0, x = np.float32(1), drawn((3, 3))
     state = streamed.init(constants={"h0": h0})
     for frame in x:
         y, state = streamed.step(None, state, {"x": frame[None], "h0": h0})
@@ -118,7 +118,7 @@ def test_one_state_for_every_pulse():
     for name in ("strides of several layers", "recurrence in a loop"):
         function = CASES[name].function
         first = jaxrnn.stream(function, X, axes=0, pulse=6)
-        x = recording((12, 3))
+        x = drawn((12, 3))
         one = two = first.init()
         for start in (0, 6):
             _, one = jax.jit(first.step)(None, one, x[start : start + 6])
@@ -182,7 +182,7 @@ def test_leaves_of_different_rate():
     }
     streamed = jaxrnn.stream(both, example, axes=0, pulse=2)
     assert streamed.rate == (1, 4)
-    x = {"samples": recording((28,)), "features": recording((7, 3))}
+    x = {"samples": drawn((28,)), "features": drawn((7, 3))}
     for found, expected in zip(jax.jit(streamed.run, static_argnums=0)(None, x), both(x), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(
@@ -217,7 +217,7 @@ def test_reach_is_what_the_jacobian_shows(name):
     """Look-ahead and receptive field bound what outputs depend on, and nothing less does."""
     function = CASES[name].function
     streamed = jaxrnn.stream(function, X, axes=0, pulse=60)
-    x = jnp.array(recording((24, 3)))
+    x = jnp.array(drawn((24, 3)))
     rates = jax.tree.leaves(streamed.rate, is_leaf=lambda item: item is None)
     ahead, span = 0, 0
     for rate, jacobian in zip(rates, jax.tree.leaves(jax.jit(jax.jacobian(function))(x)), strict=True):
@@ -286,7 +286,7 @@ def test_long_streams():
     assert set(entries) >= {"count", "units"}
     step = jax.jit(streamed.step)
     for index in range(20):
-        y, state = step(None, state, recording((10, 3), seed=index))
+        y, state = step(None, state, drawn((10, 3), seed=index))
         np.testing.assert_array_equal(y[1], 10 * index + np.arange(10))
     assert int(streamed.entries(state)["count"]) < 10
     assert int(streamed.entries(state)["units"]) == 200
@@ -317,7 +317,7 @@ def test_jit_may_be_disabled():
 def test_configuration_is_left_alone():
     before = dict(jax.config.values)
     streamed = jaxrnn.stream(jnp.tanh, X, axes=0)
-    streamed.run(None, recording((3, 3)))
+    streamed.run(None, drawn((3, 3)))
     assert dict(jax.config.values) == before
 
 
@@ -360,7 +360,7 @@ def test_all_frames_of_a_tail_exist_unless_a_number_is_given(tmp_path):
         return {"y": conv(x["x"], (1, 2))}
 
     streamed = jaxrnn.stream(smooth, {"x": X}, axes={"x": 0}, pulse=4)
-    x = recording((7, 3))
+    x = drawn((7, 3))
     first, tail, expected = {"x": x[:4]}, {"x": x[4:]}, smooth({"x": x})["y"]
     jaxrnn.save_compiled(streamed, tmp_path / "stream.jaxrnn")
     for stepper in (streamed, jaxrnn.load_compiled(tmp_path / "stream.jaxrnn")):

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from refusals import check_refused
-from streaming_verifier import Streaming, check_gradients, check_values
+from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.export import verify_export
+from jaxrnn.streaming.checking import InPulses
 
 RANDOM = np.random.default_rng(0)
 W = [jnp.asarray(RANDOM.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH), jnp.float32) for _ in range(4)]
@@ -269,7 +270,7 @@ FILES = ["band_script", "band_dynamo", "sdpa_band_script", "sdpa_band_dynamo"]
 
 def check_recorded(models, name, streamed, params):
     """Pulses and a flush, each compiled once, give PyTorch's outputs at every recorded length."""
-    streaming = Streaming(streamed, [1], params)
+    streaming = InPulses(streamed, params)
     with np.load(models / "speech" / f"{name}.npz") as arrays:
         for length in {key.split(".")[0] for key in arrays.files}:
             found = streaming.run({"x": arrays[f"{length}.in.x"]}, int(length), [streamed.pulse], room=streamed.pulse)
@@ -341,7 +342,7 @@ def test_a_relative_bias_of_pytorch(tmp_path):
     proto.graph.initializer.append(onnx.numpy_helper.from_array(TABLE, "embedding"))
     model = jaxrnn.load(proto)
     streamed = model.stream("T", 3)
-    streaming = Streaming(streamed, [1], model.params)
+    streaming = InPulses(streamed, model.params)
     for length in (1, 2, 9, 25):
         x = {"x": np.random.default_rng(length).normal(size=(1, length, 4)).astype(np.float32)}
         found, expected = streaming.run(x, length, [3], room=3), model.apply(model.params, x)

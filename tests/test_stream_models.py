@@ -12,7 +12,7 @@ import pytest
 from jax.extend.core import ClosedJaxpr
 from onnx import TensorProto, helper
 from small_models import graph_of, make_model
-from streaming_verifier import POISON, Streaming, assert_same, recording
+from streaming_verifier import assert_same
 from tiers import of_tiers
 from verifier import run_session, session
 
@@ -20,7 +20,9 @@ import jaxrnn
 from benchmarks.built import NETWORKS
 from jaxrnn._jax.context import exact_types
 from jaxrnn.streaming import transform
+from jaxrnn.streaming.checking import POISON, InPulses
 from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.measuring import drawn
 
 #: By model: the smallest pulse, and delay by output.
 MODELS = {
@@ -46,7 +48,7 @@ def load(models):
 
 def inputs_of(model, frames, seed=0):
     return {
-        info.name: recording([frames if size == "S" else size for size in info.shape], np.float32, seed + place)
+        info.name: drawn([frames if size == "S" else size for size in info.shape], np.float32, seed + place)
         for place, info in enumerate(model.inputs)
     }
 
@@ -87,7 +89,7 @@ def test_every_length_and_pulse(load, name, monkeypatch):
     streamed = model.stream(pulse=smallest)
     assert streamed.smallest_pulse == smallest
     assert streamed.delay == delay
-    runner = Streaming(streamed, axes_of(model), model.params)
+    runner = InPulses(streamed, model.params)
     between = range(1, 40, 3) if 1 < smallest < 64 else (100, 333) if smallest == 64 else ()
     offline, room = offline_of(model), 7 * smallest
     with exact_types():
@@ -108,7 +110,7 @@ def test_networks_that_are_built(name, monkeypatch):
     model, delays = jaxrnn.load(NETWORKS[name]()), BUILT[name]
     streamed = model.stream()
     assert streamed.delay == delays
-    runner, offline = Streaming(streamed, axes_of(model), model.params), offline_of(model)
+    runner, offline = InPulses(streamed, model.params), offline_of(model)
     for frames in (1, 2, 9):
         inputs = inputs_of(model, frames, frames)
         assert_same(runner.run(inputs, frames, [1]), offline(inputs), 1e-5, f"{name}, {frames} frames")
@@ -230,7 +232,7 @@ def test_tokens_and_a_held_initial_state():
     """64-bit inputs are taken as they are, whatever ``jax_enable_x64`` says; the state begins with a constant input."""
     model = jaxrnn.load(tokens_model())
     streamed = model.stream(pulse=2)
-    inputs = {"tokens": np.array([[1, 2, 3, 6, 0]]), "h0": recording((1, 1, 4))}
+    inputs = {"tokens": np.array([[1, 2, 3, 6, 0]]), "h0": drawn((1, 1, 4))}
     found, expected = jax.jit(streamed.run)(model.params, inputs), model(inputs)
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
@@ -261,6 +263,6 @@ def test_a_cell_that_begins_from_the_first_frame():
     for pulse in (1, 3):
         streamed = model.stream(pulse=pulse)
         for frames in (1, 2, 7):
-            inputs = {"x": recording((frames, 1, 3))}
+            inputs = {"x": drawn((frames, 1, 3))}
             found = jax.jit(streamed.run)(model.params, inputs)["y"]
             np.testing.assert_allclose(found, model(inputs)["y"], atol=1e-6)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from streaming_verifier import recording
 from tiers import in_later_tier
 
 import jaxrnn
+from jaxrnn.streaming.measuring import drawn
 
-X = recording((7, 3))
+X = drawn((7, 3))
 
 
 def recurrence(x):
@@ -43,7 +43,7 @@ def sums(x):
 def windows(x):
     """Convolutions with padding and stride, and a transposed convolution."""
     numbers = "NWC", "WIO", "NWC"
-    kernel = jnp.asarray(recording((4, 3, 3)))
+    kernel = jnp.asarray(drawn((4, 3, 3)))
     slow = lax.conv_general_dilated(x[None], kernel, (2,), ((3, 0),), dimension_numbers=numbers)
     return slow[0], lax.conv_transpose(slow, kernel, (2,), "VALID", dimension_numbers=numbers)[0]
 

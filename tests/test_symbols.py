@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from small_models import graph_of, make_model
-from streaming_verifier import Streaming
 from tiers import in_later_tier
 from verifier import peer_outputs
 
 import jaxrnn
+from jaxrnn.streaming.checking import InPulses
 
 F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 
@@ -176,7 +176,7 @@ def test_what_follows_from_a_length(case):
     model = jaxrnn.load(proto)
     jax.make_jaxpr(model.apply)(model.params, model.symbolic_inputs(constraints=["T >= 4"]))
     streamed = model.stream("T", pulse, constraints=["S >= 4"])
-    streaming = Streaming(streamed, [1], model.params)
+    streaming = InPulses(streamed, model.params)
     for frames in (4, 5, 9):
         inputs = {"x": np.random.default_rng(frames).normal(size=(1, frames, 3)).astype(np.float32)}
         expected = peer_outputs(proto, inputs)["y"]

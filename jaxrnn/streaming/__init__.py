@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxrnn.jaxprs.primitives import Entry
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
+from jaxrnn.streaming.checking import check
 from jaxrnn.streaming.functions import associative_scan, convolve, correlate
 from jaxrnn.streaming.interpreter import register
 from jaxrnn.streaming.passes import Pass
@@ -21,6 +22,7 @@ __all__ = [
     "Pass",
     "Streamed",
     "associative_scan",
+    "check",
     "convolve",
     "correlate",
     "fftconvolve",

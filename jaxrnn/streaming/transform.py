@@ -50,7 +50,7 @@ from jaxrnn.streaming.streamed import Streamed
 
 #: The largest `past`.
 LONGEST_PAST = 1_000_000
-#: Values in frames that do not exist; tests replace the values by NaN.
+#: Values in frames that do not exist.
 PLACEHOLDER = Placeholder()
 
 
@@ -110,10 +110,10 @@ def stream(
             remedy. Or the pulse does not fit the strides; the error names pulses that fit.
     """
     options = {"axes": axes, "params": params, "multiple": multiple, "constraints": constraints, "past": past}
-    return _stream(function, example, **options, types=Types.here(), pulse=pulse)
+    return stream_in_types(function, example, **options, types=Types.here(), pulse=pulse)
 
 
-def _stream(
+def stream_in_types(
     function: Callable[..., Any],
     example: Any,
     *,
@@ -125,9 +125,10 @@ def _stream(
     types: Types,
     pulse: int | None,
     compares: bool = True,
+    placeholder: Placeholder | None = None,
 ) -> Streamed:
     """Implement `stream`; if `compares`, compare the trace with traces at single lengths."""
-    offline = _Offline(function, example, axes, params, multiple)
+    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER if placeholder is None else placeholder)
     lengths, past = Lengths(constraints), _checked_past(past)
     if compares and not is_observed():  # those who observe see the work of a new plan
         offline.known = _plans_of(function)
@@ -201,7 +202,7 @@ def _checked_past(past: int | None) -> int | None:
 class _Offline:
     """A function over whole recordings with example arguments, ready to be traced for any length."""
 
-    def __init__(self, function: Any, example: Any, axes: Any, params: Any, multiple: int):
+    def __init__(self, function: Any, example: Any, axes: Any, params: Any, multiple: int, placeholder: Placeholder):
         callee, held = as_function(function), Held({_name_of(function): function})
 
         def pure(params: Any, x: Any) -> Any:
@@ -213,6 +214,7 @@ class _Offline:
 
         self.function, without_params = pure, params is None
         check_params(params)
+        self.placeholder = placeholder
         self.params, self.label = params, f"the stream of {_name_of(function)}"
         paths, self.structure = jax.tree_util.tree_flatten_with_path(example)
         self.names = ["x" + jax.tree_util.keystr(path) for path, _ in paths]
@@ -247,7 +249,8 @@ class _Offline:
         self._last = None
         if any(isinstance(each, Tracer) for each in values):  # a tracer must not outlive its trace
             return None
-        settings = Types.here(), jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+        precision = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+        settings = Types.here(), precision, self.placeholder
         key = (*key, str(outputs), self.multiple, self.times, self.axes, settings, str(self.structure))
         digest = fingerprint(*key, self.params_example, self.example)
         rules = {equation.primitive.name: RULES.of(equation) for equation in walk(closed.jaxpr)}
@@ -305,7 +308,7 @@ class _Offline:
                 equalities = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not equalities:
                     about = self.label, lengths, self.multiple, self._shapes_when_empty, past
-                    return Plan(closed, outputs, self.params_example, leaves, PLACEHOLDER, *about)
+                    return Plan(closed, outputs, self.params_example, leaves, self.placeholder, *about)
             except StreamError as error:
                 equalities = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
                 if not equalities:
@@ -364,7 +367,7 @@ def _length_in(leaves: Sequence[Leaf]) -> Any:
 def _stream_part(function: Callable[..., Any], example: Any, params: Any) -> Streamed:
     """Stream a part of a traced function."""
     options = {"axes": 0, "params": params, "multiple": 1, "constraints": (), "past": None, "pulse": None}
-    return _stream(function, example, **options, types=Types.here(), compares=False)
+    return stream_in_types(function, example, **options, types=Types.here(), compares=False)
 
 
 def _leaf(shape: Sequence[int], dtype: Any, axis: int | None, times: int, name: str, scope: Any) -> Leaf:
@@ -416,7 +419,7 @@ class Recipe:
 
     def __call__(self, pulse: int) -> Streamed:
         """Stream the function again, with this pulse."""
-        return _stream(**self.arguments, types=self.types, pulse=pulse, compares=False)
+        return stream_in_types(**self.arguments, types=self.types, pulse=pulse, compares=False)
 
     @property
     def plain_function(self) -> Callable[..., Any]:

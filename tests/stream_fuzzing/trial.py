@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from quick_compiling import QUICK
-from streaming_verifier import POISON
 
 from jaxrnn import StreamError
 from jaxrnn.streaming import Streamed, stream, transform
+from jaxrnn.streaming.checking import POISON
 from stream_fuzzing.vocabulary import NARROW
 from stream_fuzzing.writing import INPUTS, Program
 
