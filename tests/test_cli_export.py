@@ -386,7 +386,7 @@ def test_smaller_types_and_what_is_said_of_a_stream(layers, tmp_path):
     said = call_json("export", file, *stream, "--shared-weights", "-o", out, status=2)["error"]
     assert "shared_weights is for a step and a flush in the same folder" in said
     said = call_json("export", file, *stream, "--quantize", "dynamic", "--quantize-exclude", "mas", "-o", out, status=2)
-    assert "quantize_exclude: the name of no product, convolution or LSTM starts with 'mas'" in said["error"]
+    assert "--quantize-exclude: the name of no product, convolution or LSTM starts with 'mas'" in said["error"]
 
 
 @pytest.fixture

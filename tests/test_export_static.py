@@ -19,7 +19,7 @@ import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.errors import InputError
-from jaxrnn.export import FileRunner, export_litert, verify_export
+from jaxrnn.export import FileRunner, Quantization, export_litert, verify_export
 from jaxrnn.verification.litert import Signature, operations
 
 ENDINGS = ["onnx", pytest.param("tflite", marks=needs_quantizer)]
@@ -73,7 +73,7 @@ def decibels(found, known):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_error_is_that_of_the_recordings(ending, tmp_path):
     path = tmp_path / f"step.{ending}"
-    written = exported(path, quantize="static", calibrate=RECORDINGS)
+    written = exported(path, quantize=Quantization("static", recordings=RECORDINGS))
     pairs = [(outputs(path, each), np.asarray(masking(PARAMS, each)["y"])) for each in RECORDINGS.values()]
     measured = decibels(*map(np.concatenate, zip(*pairs, strict=True)))
     assert written.errors == {"y": pytest.approx(measured, abs=0.1)}
@@ -94,10 +94,10 @@ def test_the_error_is_that_of_the_recordings(ending, tmp_path):
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("quantize", of_tiers(["dynamic", "static"], ["dynamic"]))
 def test_transforms_and_named_products_stay_float(quantize, ending, tmp_path):
-    errors, options = [], {"calibrate": RECORDINGS} if quantize == "static" else {}
+    errors, recordings = [], RECORDINGS if quantize == "static" else None
     for exclude, products in (((), 2), (("mask",), 1)):
         path = tmp_path / f"step.{ending}"
-        exported(path, quantize=quantize, quantize_exclude=exclude, **options)
+        exported(path, quantize=Quantization(quantize, exclude, recordings))
         errors.append(decibels(outputs(path, RECORDINGS["loud"]), np.asarray(masking(PARAMS, RECORDINGS["loud"])["y"])))
         if ending == "onnx":
             weights = [each for each in onnx.load(path).graph.initializer if each.data_type == TensorProto.INT8]
@@ -105,7 +105,7 @@ def test_transforms_and_named_products_stay_float(quantize, ending, tmp_path):
         elif quantize == "static":
             assert operations(Signature(path, "step"))["DEQUANTIZE"] == products
     assert errors[1] > errors[0] > 28
-    unknown = {"quantize": quantize, "quantize_exclude": ("decoder",), **options}
+    unknown = {"quantize": Quantization(quantize, ("decoder",), recordings)}
     check_refused(InputError, "starts with 'decoder'", exported, path, **unknown)
 
 
@@ -119,7 +119,7 @@ def test_recurrent_layers_and_convolutions(ending, tmp_path, models):
     calibrate = [{"feats": RNG.normal(size=(1, 40, frames)).astype(np.float32)} for frames in (40, 28)]
     sizes = {}
     for quantize in ("dynamic", "static"):
-        options = {"quantize": quantize, **({"calibrate": calibrate} if quantize == "static" else {})}
+        options = {"quantize": Quantization(quantize, recordings=calibrate if quantize == "static" else None)}
         if ending == "tflite":
             written = export_litert(streamed, model.params, path, **options)
         else:
@@ -140,13 +140,14 @@ def test_recordings_that_do_not_fit_are_one_error(tmp_path):
         ([{"x": x[:0]}], "recording 0: .*frames"),
         ([{"x": np.full_like(x, np.nan)}], "recording 0: 'x' is not finite"),
         ([x], "recording 0: .*must be a dict"),
-        (None, "`quantize='static'` and `calibrate` go together"),
+        (None, "`quantize='static'` and `Quantization.recordings` go together"),
     ):
-        check_refused(InputError, words, exported, path, quantize="static", calibrate=calibrate)
-    check_refused(InputError, "go together", exported, path, quantize="dynamic", calibrate=[{"x": x}])
+        check_refused(InputError, words, exported, path, quantize=Quantization("static", recordings=calibrate))
+    check_refused(InputError, "go together", exported, path, quantize=Quantization("dynamic", recordings=[{"x": x}]))
     plain = jaxrnn.stream(lambda p, i: {"y": i["x"][:, :16] @ p["first"]}, {"x": jnp.asarray(x)}, axes=0, params=PARAMS)
-    check_refused(InputError, "opset 13", exported, path, plain, quantize="static", calibrate=[{"x": x}], opset=12)
-    options = {"quantize": "static", "calibrate": [{"x": x}], "example": {"x": x}}
+    static = Quantization("static", recordings=[{"x": x}])
+    check_refused(InputError, "opset 13", exported, path, plain, quantize=static, opset=12)
+    options = {"quantize": static, "example": {"x": x}}
     check_refused(InputError, "for a step or a stream", jaxrnn.export_onnx, masking, PARAMS, path, **options)
     assert not list(tmp_path.iterdir())
 

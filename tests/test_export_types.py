@@ -15,7 +15,7 @@ from verifier import peer_outputs
 
 import jaxrnn
 from jaxrnn.errors import InputError, UnsupportedError
-from jaxrnn.export import verify_export
+from jaxrnn.export import Quantization, verify_export
 
 RNG = np.random.default_rng(0)
 PARAMS = {"kernel": RNG.normal(size=(12, 6)).astype(np.float32), "gain": np.full(6, 0.3, np.float32)}
@@ -77,8 +77,8 @@ REFUSED = [
     ({"dtype": "float16", "io_dtype": "bfloat16"}, InputError, "io_dtype must be equal to dtype"),
     ({"dtype": "float16", "quantize": "dynamic"}, InputError, "give dtype or quantize, not both"),
     ({"quantize": "int4"}, InputError, "quantize must be None or 'dynamic' or 'static'"),
-    ({"quantize_exclude": ("kernel",)}, InputError, "`quantize_exclude` goes with `quantize='dynamic'`"),
-    ({"quantize": "dynamic", "quantize_exclude": "kernel"}, InputError, "must be a sequence of names of nodes"),
+    ({"quantize": Quantization("dynamic", recordings=[])}, InputError, "`Quantization.recordings` go together"),
+    ({"quantize": Quantization("dynamic", "kernel")}, InputError, "must be a sequence of names of nodes"),
 ]
 
 
@@ -188,16 +188,15 @@ def test_what_depends_on_no_parameter_is_not_quantised(tmp_path):
     tables = [each for each in plain.initializer if sorted(each.dims) == [30, 32]]
     assert len(tables) == 1
     np.testing.assert_allclose(peer_outputs(path, example)["y"], known, rtol=0, atol=2e-6)
-    options["quantize"] = "dynamic"
     for exclude, integers in (((), ["first", "second"]), ((second.name,), ["first"])):
-        jaxrnn.export_onnx(spectral, params, path, quantize_exclude=exclude, **options)
+        jaxrnn.export_onnx(spectral, params, path, quantize=Quantization("dynamic", exclude), **options)
         (table,) = (each for each in onnx.load(path).graph.initializer if sorted(each.dims) == [30, 32])
         np.testing.assert_array_equal(numpy_helper.to_array(table), numpy_helper.to_array(tables[0]))
         stored = {each.name for each in onnx.load(path).graph.initializer if each.data_type == TensorProto.INT8}
         assert stored == {f"{name}_{part}" for name in integers for part in ("quantized", "zero_point")}
         error = peer_outputs(path, example)["y"] - known
         assert np.sqrt(np.mean(error**2) / np.mean(known**2)) < 0.003  # 0.010 with integers in the transforms
-    unknown = {**options, "quantize_exclude": ("fft/Matmul",)}
+    unknown = {**options, "quantize": Quantization("dynamic", ("fft/Matmul",))}
     check_refused(InputError, "starts with 'fft/Matmul'", jaxrnn.export_onnx, spectral, params, path, **unknown)
 
 

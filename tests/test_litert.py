@@ -17,7 +17,7 @@ import jaxrnn
 from jaxrnn import audio
 from jaxrnn.cli import main
 from jaxrnn.errors import InputError, MissingPackageError, ModelError, UnsupportedError
-from jaxrnn.export import FileRunner, export_litert, verify_export
+from jaxrnn.export import FileRunner, Quantization, export_litert, verify_export
 from jaxrnn.verification.litert import LiteRt, Signature, operations, read_metadata, read_signature
 from tools import sweep
 
@@ -291,7 +291,7 @@ def test_weights_of_16_bits(models, tmp_path, monkeypatch):
     for name, exclude in (("filter_net", ()), ("dtln_1", ()), ("dtln_1", ("lstm", "dense"))):
         stepper, params, model = stepper_of(models / f"{name}.onnx")
         for quantize in (None, "float16") if not exclude else ("float16",):
-            export_litert(stepper, params, path, quantize=quantize, quantize_exclude=exclude)
+            export_litert(stepper, params, path, quantize=quantize and Quantization(quantize, exclude))
             assert verify_export(stepper, params, path, offline=model).ok
             size[name, quantize, exclude] = path.stat().st_size
     plain, shared, whole, half, none = size.values()

@@ -14,7 +14,6 @@ Reader = Literal["command", "settings"]
 
 _SAME = (
     "batch",
-    "calibrate",
     "dtype",
     "io_dtype",
     "length",
@@ -23,7 +22,6 @@ _SAME = (
     "past",
     "pulse",
     "quantize",
-    "quantize_exclude",
     "state",
     "static",
     "target",
@@ -42,6 +40,8 @@ _WORDS = {
     "model.stream": "jaxrnn stream --symbol NAME",
     "resume=False": "--fresh",
     "step=True": "--as-step",
+    "Quantization.exclude": "--quantize-exclude",
+    "Quantization.recordings": "--calibrate",
     "input=NAME": "--takes NAME=KIND",
     "output=NAME": "--gives NAME=KIND",
 }

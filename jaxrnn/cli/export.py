@@ -150,8 +150,6 @@ def export(
         raise click.UsageError("--input and --inputs give the recordings to verify with: they need --verify")
     types = {name: options[name] for name in ("dtype", "io_dtype", "quantize") if name in options}
     options |= {name: value for name, value in (("metadata", metadata), ("names", names)) if value}
-    if quantize_exclude:
-        types["quantize_exclude"] = options["quantize_exclude"] = quantize_exclude
     if (calibrate is None) == (options.get("quantize") == "static"):
         raise click.UsageError("--quantize static and --calibrate FOLDER go together: ranges come from recordings")
     if output.suffix == ".tflite" and options.setdefault("target", LITERT) != LITERT:
@@ -160,6 +158,8 @@ def export(
         )
     if options.get("target") == LITERT:
         options |= _for_litert(options, flush, output)
+    if quantize_exclude and not options.get("quantize"):
+        raise click.UsageError("--quantize-exclude goes with --quantize dynamic or static")
     if calibrate is not None and pulses.time is None and not as_step and not file.has_steps:
         raise click.UsageError("--quantize static is for a stream or a step: give --symbol NAME for a stream")
     if pulses.time is None and not as_step and (params or (types and not file.has_steps)):
@@ -171,7 +171,7 @@ def export(
             f"is for a stream or a step, but {alone} write the graph of FILE: give --symbol NAME for a stream, or "
             "--as-step for a step",
         )
-        write_graph_again(file, output, params, verify, given, dims, seed, types)
+        write_graph_again(file, output, params, verify, given, dims, seed, types, quantize_exclude)
         return
     if as_step and pulses.time is not None:
         raise click.UsageError(
@@ -180,7 +180,18 @@ def export(
     options["frame_rate"] = _frame_rate(pulses, rate)
     sizes = single_sizes(dims, ": a stream or a step has no open dimensions")
     write_step(
-        file, output, pulses, flush, params, sizes, given, seed if verify else None, example, calibrate, **options
+        file,
+        output,
+        pulses,
+        flush,
+        params,
+        sizes,
+        given,
+        seed if verify else None,
+        example,
+        calibrate,
+        quantize_exclude,
+        **options,
     )
 
 

@@ -20,7 +20,7 @@ from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
 from jaxrnn.cli.verify import difference
 from jaxrnn.comparison import agree
 from jaxrnn.errors import InputError, ModelError
-from jaxrnn.export import Exported, ExportedGraph, export_litert, export_onnx, write_example
+from jaxrnn.export import Exported, ExportedGraph, Quantization, export_litert, export_onnx, write_example
 from jaxrnn.export.examples import check_example
 from jaxrnn.export.verification import ExportReport, compare_converted, verify_export
 from jaxrnn.model import Model
@@ -48,6 +48,7 @@ def write_step(
     seed: int | None,
     example: Path | None,
     calibrate: Path | None,
+    exclude: Sequence[str],
     **options: Any,
 ) -> None:
     """Write the step of a model, or with a symbol the stream, and print a report. ``seed`` None skips verification."""
@@ -77,7 +78,9 @@ def write_step(
 
     specs, calibration = recording_specs(stepper.spec, "frames"), None
     if calibrate is not None:
-        calibration = options["calibrate"] = read_recordings(calibrate, specs, given.resample)
+        calibration = read_recordings(calibrate, specs, given.resample)
+    if (kind := options.get("quantize")) is not None:
+        options["quantize"] = Quantization(kind, exclude, calibration)
 
     def write(path: Path, flush: Path | None) -> Exported:
         if options.get("target") == LITERT:
@@ -267,7 +270,8 @@ def write_graph_again(
     given: InputFiles,
     dims: dict[str, tuple[int, ...]],
     seed: int,
-    types: Mapping[str, Any],
+    types: dict[str, Any],
+    exclude: Sequence[str],
 ) -> None:
     """Write a file with other parameters or types, and print the changes; with ``verify``, compare engines first.
 
@@ -275,6 +279,8 @@ def write_graph_again(
     """
     if dims and not verify:
         raise click.UsageError("--dim sets the sizes of the inputs to verify with: it needs --verify")
+    if (kind := types.get("quantize")) is not None:
+        types = {**types, "quantize": Quantization(kind, exclude)}
     model = file.load()
     arrays = stored_params(model, params.of(model))
     verified = None

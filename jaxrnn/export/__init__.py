@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxrnn.export import rules as _rules  # noqa: F401  (registers them)
+from jaxrnn.export.conversions import Quantization
 from jaxrnn.export.engines import FileRunner
 from jaxrnn.export.examples import write_example
 from jaxrnn.export.files import Exported, ExportedGraph, export_onnx
@@ -14,6 +15,7 @@ __all__ = [
     "Exported",
     "ExportedGraph",
     "FileRunner",
+    "Quantization",
     "export_litert",
     "export_onnx",
     "verify_export",

@@ -46,7 +46,7 @@ class _Noting:
         self._calls.append({name: np.asarray(np.nan_to_num(array)) for name, array in feeds.items()})
         self._bytes += sum(each.nbytes for each in self._calls[-1].values())
         if self._bytes > _MOST:
-            raise InputError("`calibrate` gives more than 2 GB of inputs and states: give fewer recordings")
+            raise InputError("`Quantization.recordings` gives more than 2 GB of inputs and states: give fewer")
         return self._peer.run(feeds)
 
 
@@ -87,7 +87,7 @@ class Calibration:
         named = recordings.items() if isinstance(recordings, Mapping) else enumerate(recordings)
         checked = [_checked(stepper.spec, files[0], label, each) for label, each in named]
         if not checked:
-            raise InputError("`calibrate` has no recordings: give dicts of arrays by input")
+            raise InputError("`Quantization.recordings` has no recordings: give dicts of arrays by input")
         calls: Calls = {}
         return cls(checked, calls, _outputs(files, checked, calls))
 
@@ -104,7 +104,7 @@ class Calibration:
             if not np.array_equal(finite, np.isfinite(here)):
                 raise UnsupportedError(
                     f"{name!r} is not finite after static quantisation: keep products before it in float with "
-                    "`quantize_exclude`"
+                    "`Quantization.exclude`"
                 )
             signal, noise = (np.sum(each[finite] ** 2) for each in (there, here - there))
             result[name] = 10 * math.log10(signal / noise) if noise and signal else math.inf if not noise else -math.inf
@@ -143,5 +143,5 @@ def _checked(stepper: StepSpec, file: ExportedFile, label: Any, arrays: Any) -> 
         if not (frames := spec.count_frames(given)):
             raise InputError("there are no frames")
     except (InputError, ValueError, TypeError) as error:
-        raise InputError(f"`calibrate`, recording {label}: {error}") from error
+        raise InputError(f"`Quantization.recordings`, recording {label}: {error}") from error
     return given, frames

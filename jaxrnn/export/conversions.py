@@ -15,15 +15,63 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxrnn._files.messages import near_or_all
+from jaxrnn._files.messages import near_or_all, short_repr
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
-from jaxrnn.export.calibration import Calls
+from jaxrnn.export.calibration import Calls, Recordings
 from jaxrnn.export.writer import MADE, OWN_DOMAIN, constant_of
 
 #: Just below protobuf's limit. The tensors of larger models go to an external file.
 LARGEST = 2**31 - 2**24
+
+
+@short_repr
+@dataclass(frozen=True)
+class Quantization:
+    """The quantisation of an exported file: the argument ``quantize`` of an export, where options are needed.
+
+    Example::
+
+        quantize = jaxrnn.export.Quantization("static", recordings=[{"x": frames}], exclude=["mask"])
+
+    Attributes:
+        kind: ``"dynamic"``: weights are 8-bit integers, and each call quantises the inputs of products, convolutions
+            and LSTMs. ``"static"``: products and convolutions also get their inputs and outputs as integers, in the
+            ranges of recordings. ``"float16"``, for LiteRT: weights have 16 bits.
+        exclude: products, convolutions and LSTMs that stay float32, by the start of the node's name.
+        recordings: the recordings for ``"static"``, in a list, or in a dict by name: each a dict of arrays by input, in
+            the layout of the stepper with all frames. The file runs over each recording from the first state, and the
+            ranges are those of all calls.
+    """
+
+    kind: str
+    exclude: Sequence[str] = ()
+    recordings: Recordings | None = None
+
+
+def quantization_of(given: Any, kinds: Sequence[str]) -> Quantization | None:
+    """Check the argument ``quantize`` of an export: the kind, a `Quantization`, or None."""
+    if given is None:
+        return None
+    found = given if isinstance(given, Quantization) else Quantization(given)
+    if found.kind not in kinds:
+        raise InputError(f"quantize must be None or {' or '.join(map(repr, kinds))}, not {found.kind!r}")
+    if isinstance(found.exclude, str) or not all(isinstance(each, str) and each for each in found.exclude):
+        raise InputError(f"`Quantization.exclude` must be a sequence of names of nodes, not {found.exclude!r}")
+    if (found.kind == "static") != (found.recordings is not None):
+        raise InputError("`quantize='static'` and `Quantization.recordings` go together: ranges come from recordings")
+    return found
+
+
+def check_excluded(exclude: Sequence[str], names: Sequence[str]) -> None:
+    """Raise an error for a name in `exclude` with which no name of a product begins."""
+    for each in exclude:
+        if not any(name.startswith(each) for name in names):
+            raise InputError(
+                f"`Quantization.exclude`: the name of no product, convolution or LSTM starts with {each!r}"
+                f"{near_or_all(each, dict.fromkeys(names))}"
+            )
 
 
 @dataclass(frozen=True)
@@ -32,15 +80,12 @@ class Conversion:
 
     dtype: np.dtype | None
     io_dtype: np.dtype | None
-    quantize: str | None
-    exclude: tuple[str, ...] = ()
+    quantize: Quantization | None
 
     @classmethod
-    def of(
-        cls, dtype: Any, io_dtype: Any, quantize: Any, exclude: Sequence[str] = (), calibrate: Any = None
-    ) -> Conversion | None:
+    def of(cls, dtype: Any, io_dtype: Any, quantize: Any) -> Conversion | None:
         """Check the arguments of an export; return None if no conversion is needed."""
-        exclude = check_quantize(quantize, exclude, calibrate, ("dynamic", "static"))
+        quantize = quantization_of(quantize, ("dynamic", "static"))
         if dtype is not None and quantize is not None:
             raise InputError(
                 f"give dtype or quantize, not both: quantised products are not {compute_type(dtype)}, and come back as "
@@ -49,12 +94,13 @@ class Conversion:
         known, of_io = compute_type(dtype), compute_type(io_dtype)
         if of_io is not None and of_io != known:
             raise InputError(f"io_dtype must be equal to dtype, or None for float32, not {of_io}")
-        return None if known is None and quantize is None else cls(known, of_io, quantize, exclude)
+        return None if known is None and quantize is None else cls(known, of_io, quantize)
 
     def check(self, models: Sequence[ir.Model]) -> None:
-        """Raise an error for a name in `exclude` with which no node of the models begins."""
-        nodes = [node for model in models for node in model.graph.all_nodes()]
-        check_excluded(self.exclude, [str(node.name) for node in nodes if node.op_type in _QUANTISED])
+        """Raise an error for an excluded name with which no node of the models begins."""
+        if self.quantize is not None:
+            nodes = [node for model in models for node in model.graph.all_nodes()]
+            check_excluded(self.quantize.exclude, [str(node.name) for node in nodes if node.op_type in _QUANTISED])
 
     def apply(self, model: ir.Model, facts: Any, calls: Calls | None = None) -> tuple[ir.Model, Any]:
         """Convert a model and the `StepFile`, which is None for the whole graph of a model's file.
@@ -63,8 +109,8 @@ class Conversion:
         """
         if not model.opset_imports.keys() & {"", "ai.onnx"}:  # two names of ONNX's operators, such as casts
             model.opset_imports[""] = _OPSET
-        if self.quantize:
-            return _quantized(model, self.exclude, None if calls is None else calls[facts.kind]), facts
+        if self.quantize is not None:
+            return _quantized(model, self.quantize.exclude, None if calls is None else calls[facts.kind]), facts
         assert self.dtype is not None
         dtype = self.dtype
         if facts is None:
@@ -94,29 +140,6 @@ class Conversion:
         return model, dataclasses.replace(facts, spec=spec, first=first, parts={**facts.parts, **parts})
 
 
-def check_quantize(quantize: Any, exclude: Sequence[str], calibrate: Any, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Check the arguments of an export that quantises, and return the names of excluded nodes."""
-    if quantize not in (None, *kinds):
-        raise InputError(f"quantize must be None or {' or '.join(map(repr, kinds))}, not {quantize!r}")
-    if isinstance(exclude, str) or not all(isinstance(each, str) and each for each in exclude):
-        raise InputError(f"quantize_exclude must be a sequence of names of nodes, not {exclude!r}")
-    if exclude and quantize is None:
-        raise InputError("`quantize_exclude` goes with `quantize='dynamic'` or `quantize='static'`")
-    if (quantize == "static") != (calibrate is not None):
-        raise InputError("`quantize='static'` and `calibrate` go together: ranges come from recordings")
-    return tuple(exclude)
-
-
-def check_excluded(exclude: Sequence[str], names: Sequence[str]) -> None:
-    """Raise an error for a name in `exclude` with which no name of a product begins."""
-    for each in exclude:
-        if not any(name.startswith(each) for name in names):
-            raise InputError(
-                f"quantize_exclude: the name of no product, convolution or LSTM starts with {each!r}"
-                f"{near_or_all(each, dict.fromkeys(names))}"
-            )
-
-
 #: The operators with weights that ONNX Runtime's quantizer stores as integers: in dynamic, and in static quantisation.
 _QUANTISED = frozenset(("MatMul", "Gemm", "Conv", "LSTM", "Gather"))
 _STATIC = frozenset(("MatMul", "Gemm", "Conv"))
@@ -124,7 +147,7 @@ _STATIC = frozenset(("MatMul", "Gemm", "Conv"))
 _CHANNELS = 13
 
 
-def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] | None = None) -> ir.Model:
+def _quantized(model: ir.Model, exclude: Sequence[str], calls: Sequence[Any] | None = None) -> ir.Model:
     """Quantise the weights of products, convolutions and LSTMs to 8 bits; each call quantises the inputs.
 
     With the inputs of calls, the products and convolutions of the graph, but not of bodies, are quantised statically:
@@ -141,7 +164,7 @@ def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] |
     kept = {
         node.name
         for node in nodes
-        if (node.name or "").startswith(exclude)
+        if (node.name or "").startswith(tuple(exclude))
         or any(each is not None and each.meta.get(MADE) for each in node.inputs)
     }
     weighted = [node for node in nodes if node.graph is model.graph and constant_of(node.inputs[1]) is not None]
@@ -176,7 +199,7 @@ def _quantized(model: ir.Model, exclude: tuple[str, ...], calls: Sequence[Any] |
     if not any("Quantize" in name for name in after - before):
         raise InputError(
             "there is nothing to quantise: the file has no MatMul, Gemm, Conv or LSTM with weights that are parameters "
-            "and that quantize_exclude leaves; leave out quantize"
+            "and that `Quantization.exclude` leaves; leave out quantize"
         )
     result.metadata_props.clear()
     result.metadata_props.update(model.metadata_props)

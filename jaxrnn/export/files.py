@@ -24,8 +24,8 @@ from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count, check_kind
 from jaxrnn.export.batches import NUMBERS, opened
-from jaxrnn.export.calibration import Calibration, Recordings
-from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion
+from jaxrnn.export.calibration import Calibration
+from jaxrnn.export.conversions import LARGEST, WIDE_KINDS, Conversion, Quantization
 from jaxrnn.export.exportable import Exportable
 from jaxrnn.export.graphs import Graph, Names, flush_graph, function_graph, step_graph
 from jaxrnn.export.quantized import BLOCKS_SINCE
@@ -59,9 +59,7 @@ def export_onnx(
     frame_rate: float | None = None,
     dtype: str | np.dtype | None = None,
     io_dtype: str | np.dtype | None = None,
-    quantize: str | None = None,
-    quantize_exclude: Sequence[str] = (),
-    calibrate: Recordings | None = None,
+    quantize: str | Quantization | None = None,
     target: str | None = None,
     join_state: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -114,13 +112,9 @@ def export_onnx(
         io_dtype: with `dtype`, the type of float32 inputs and outputs other than the state; by default they stay
             float32.
         quantize: ``"dynamic"``: ONNX Runtime's quantizer stores weights as 8-bit integers; each call quantises the
-            inputs of products, convolutions and LSTMs. ``"static"``: products and convolutions also get their inputs
-            and outputs as integers, in the ranges of recordings. Fourier matrices and other arrays that depend on no
-            parameter stay float32, and so does the state.
-        quantize_exclude: products, convolutions and LSTMs that stay float32, by the start of the node's name.
-        calibrate: the recordings for ``quantize="static"``, in a list, or in a dict by name: each a dict of arrays by
-            input, in the layout of the stepper with all frames. The file runs over each recording from the first state,
-            and the ranges are those of all calls.
+            inputs of products, convolutions and LSTMs. `jaxrnn.export.Quantization` has more options, such as ranges
+            from recordings. Fourier matrices and other arrays that depend on no parameter stay float32, and so does the
+            state.
         target: ``"tract"`` writes recurrent layers in the form that tract runs: frame by frame where some frames of a
             pulse may not exist, and without attributes that tract ignores. All engines run such a file, ONNX Runtime
             more slowly.
@@ -145,14 +139,16 @@ def export_onnx(
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
     options |= {"frame_rate": frame_rate, "target": target, "join_state": join_state or None}
     options |= {"metadata": checked_metadata(metadata), "names": dict(names or {}) or None}
-    options |= {"shared_weights": shared_weights or None, "calibrate": calibrate}
+    options |= {"shared_weights": shared_weights or None}
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
-    conversion = Conversion.of(dtype, io_dtype, quantize, quantize_exclude, calibrate)
+    conversion = Conversion.of(dtype, io_dtype, quantize)
+    recordings = None if conversion is None or conversion.quantize is None else conversion.quantize.recordings
     if isinstance(stepper, Model) and not step:
-        if given := [name for name, value in options.items() if value is not None]:
+        of_steps = {**options, "static quantisation": recordings}
+        if given := [name for name, value in of_steps.items() if value is not None]:
             raise InputError(
                 f"{given[0]} applies to a step, and a model is written as a whole graph: give `step=True` for its step"
             )
@@ -187,14 +183,14 @@ def export_onnx(
     notes = notes._replace(metadata={**notes.metadata, **(options["metadata"] or {})})
     if conversion is None:
         return _write(lowered, paths, notes, shared_weights)
-    if quantize is not None:
-        notes = notes._replace(metadata={**notes.metadata, f"{METADATA}.{QUANTIZED}": quantize})
+    if conversion.quantize is not None:
+        notes = notes._replace(metadata={**notes.metadata, f"{METADATA}.{QUANTIZED}": conversion.quantize.kind})
     conversion.check([model for model, _ in lowered])
     with tempfile.TemporaryDirectory() as folder:
         trial, calibration, errors = [Path(folder, f"{number}.onnx") for number, _ in enumerate(paths)], None, {}
-        if calibrate is not None:
+        if recordings is not None:
             _write(lowered, trial, notes)
-            calibration = Calibration.of(stepper, calibrate, *trial)
+            calibration = Calibration.of(stepper, recordings, *trial)
         lowered = [conversion.apply(*each, calibration and calibration.calls) for each in lowered]
         if calibration is not None:
             _write(lowered, trial, notes)

@@ -21,8 +21,8 @@ from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, UnsupportedError
-from jaxrnn.export.calibration import Calibration, Calls, Recordings
-from jaxrnn.export.conversions import check_excluded, check_quantize
+from jaxrnn.export.calibration import Calibration, Calls
+from jaxrnn.export.conversions import Quantization, check_excluded, quantization_of
 from jaxrnn.export.engines import quantisation_steps
 from jaxrnn.export.files import (
     OPSET,
@@ -66,9 +66,7 @@ def export_litert(
     dims: Mapping[str, int] | None = None,
     label: str | None = None,
     frame_rate: float | None = None,
-    quantize: str | None = None,
-    quantize_exclude: Sequence[str] = (),
-    calibrate: Recordings | None = None,
+    quantize: str | Quantization | None = None,
     metadata: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Exported:
@@ -95,10 +93,9 @@ def export_litert(
         frame_rate: input frames per second of a stream.
         quantize: ``"float16"`` stores weights in 16 bits and computes in float32; ``"dynamic"`` stores the weights of
             products and convolutions as 8-bit integers, and each call quantises their inputs; ``"static"`` quantises
-            their inputs and outputs in the ranges of recordings, and recurrent layers dynamically. Fourier matrices and
-            other arrays that depend on no parameter stay float32. By default float32.
-        quantize_exclude: products and convolutions that stay float32, by the start of the node's name.
-        calibrate: the recordings for ``quantize="static"``, as in `jaxrnn.export_onnx`.
+            their inputs and outputs in the ranges of recordings, which `jaxrnn.export.Quantization` has, and recurrent
+            layers dynamically. Fourier matrices and other arrays that depend on no parameter stay float32. By default
+            float32.
         metadata: further entries of the metadata, as text by key.
         names: names of inputs and outputs, by the names that they have otherwise.
 
@@ -110,7 +107,7 @@ def export_litert(
         UnsupportedError: LiteRT has no counterpart; the message names the node, line or operation.
         MissingPackageError: the converter or LiteRT is not installed.
     """
-    exclude = check_quantize(quantize, quantize_exclude, calibrate, QUANTIZE)
+    quantization = quantization_of(quantize, QUANTIZE)
     if frame_rate is not None and not is_rate(frame_rate):
         raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
     path = local_path(path)
@@ -133,16 +130,16 @@ def export_litert(
             steps = quantisation_steps(graph.lowered(OPSET).graph, graph.facts)
             texts[f"{METADATA}.{graph.facts.kind}.{STEPS}"] = json.dumps(steps)
     texts, errors = {**graphs[0].notes.metadata, **texts}, {}
-    if quantize is None:
+    if quantization is None:
         written = _with_metadata(written, texts)
     else:
         with tempfile.TemporaryDirectory() as folder:
             file, calibration = Path(folder, path.name), None
-            if calibrate is not None:
+            if quantization.recordings is not None:
                 file.write_bytes(_with_metadata(written, texts))
-                calibration = Calibration.of(stepper, calibrate, file)
-            written = _quantized(written, quantize, exclude, calibration and calibration.calls)
-            written = _with_metadata(written, {**texts, f"{METADATA}.{QUANTIZED}": quantize})
+                calibration = Calibration.of(stepper, quantization.recordings, file)
+            written = _quantized(written, quantization, calibration and calibration.calls)
+            written = _with_metadata(written, {**texts, f"{METADATA}.{QUANTIZED}": quantization.kind})
             if calibration is not None:
                 file.write_bytes(written)
                 errors = calibration.errors(file)
@@ -244,12 +241,12 @@ def _run_once(written: bytes, graphs: Sequence[Graph]) -> None:
             raise UnsupportedError(f"{graph.facts.spec.label}, {graph.facts.kind}: {error}") from error
 
 
-def _quantized(written: bytes, quantize: str, exclude: Sequence[str], calls: Calls | None) -> bytes:
+def _quantized(written: bytes, quantization: Quantization, calls: Calls | None) -> bytes:
     """Store weights in 16 bits, or quantise weights, and with calls the results of products, with ai-edge-quantizer."""
-    check_excluded(exclude, _product_names(written))
+    check_excluded(quantization.exclude, _product_names(written))
     # A scope has the names of all results, such as `jit(step)/encoder/dot_general`.
-    excluded = "|".join([re.escape(EXACT), *(rf"jit\(\w+\)/{re.escape(each)}" for each in exclude)])
-    if quantize == "float16":
+    excluded = "|".join([re.escape(EXACT), *(rf"jit\(\w+\)/{re.escape(each)}" for each in quantization.exclude)])
+    if quantization.kind == "float16":
         return _in_float16(written, excluded)
     quantizer, kinds = package("ai_edge_quantizer.quantizer"), package("ai_edge_quantizer.qtyping")
     names, every = quantizer.AlgorithmName, kinds.TFLOperationName.ALL_SUPPORTED
