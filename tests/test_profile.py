@@ -18,7 +18,7 @@ from jaxrnn import InputError, StateError, load
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.profiling import Peaks, Profile, measure_peaks, profile, profile_model
-from jaxrnn.profiling.recording import Program, find_node
+from jaxrnn.profiling.recording import CompiledProgram, find_node
 
 PEAKS = Peaks("float32", 1e12, {1 << 19: 1e11, 1 << 25: 1e10})
 
@@ -177,7 +177,7 @@ ENTRY %main (x: f32[8,4], i: s32[]) -> (f32[1,4], bf16[2]) {
   ROOT %t = (f32[12]{0}, bf16[2]{0}) tuple(%fusion.1, %while.3)
 }
 """
-    program = Program(text, ["scale", "bias's", "join", "loop"])
+    program = CompiledProgram(text, ["scale", "bias's", "join", "loop"])
     assert (program.name, program.has_loops) == ("jit_f", True)
     recorded = {"dot.1": (4.0, 1), "fusion.1": (3.0, 1), "while.3": (2.0, 1), "inner": (1.0, 5)}
     regions = {region.name: region for region in program.regions(recorded)}

@@ -25,7 +25,7 @@ class Weights(NamedTuple):
     peephole: jax.Array | None = None  # ``[3 * hidden]``; LSTM only
 
 
-class Cell(Protocol):
+class RecurrentCell(Protocol):
     """A recurrent cell: a step and its derivative. The skeleton adds time, direction and lengths.
 
     The derivative has two parts. `tangent` is linear in the tangents of the carry and of the projected frame, with the
@@ -169,7 +169,7 @@ def parse_activations(
 
 
 @dataclass(frozen=True)
-class LSTM(Cell):
+class LSTM(RecurrentCell):
     """An LSTM cell; the carry is ``(h, c)``.
 
     The activations are f (gates), g (cell input) and h (cell output). ``clip`` bounds the inputs of all activations.
@@ -298,7 +298,7 @@ def _sigmoid_gates_by_one_tanh(gates: jax.Array) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class GRU(Cell):
+class GRU(RecurrentCell):
     """A GRU cell; the carry is ``(h,)``.
 
     The activations are f (gates) and g (candidate). ``clip`` bounds the inputs of both activations. With
@@ -402,7 +402,7 @@ class GRU(Cell):
 
 
 @dataclass(frozen=True)
-class RNN(Cell):
+class RNN(RecurrentCell):
     """A simple recurrent cell ``h = f(x W' + h0 R' + b)`` with carry ``(h,)``; ``clip`` bounds the input of f."""
 
     activations: tuple[Activation] = (TANH,)

@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.context import own_arithmetic
-from jaxrnn.cells.cell import Carry, Cell, Weights
+from jaxrnn.cells.cell import Carry, RecurrentCell, Weights
 from jaxrnn.cells.forms import Types, in_blocks, in_chunks, is_in_parts, is_plain, matrix_products_in, product_type
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -27,7 +27,7 @@ SMALL = 1 << 17
 
 
 def run_direction(
-    cell: Cell,
+    cell: RecurrentCell,
     weights: Weights,
     x: jax.Array,
     initial: Carry,
@@ -58,12 +58,14 @@ def run_direction(
     return y, final
 
 
-def _bytes_a_frame(cell: Cell, initial: Carry) -> Any:
+def _bytes_a_frame(cell: RecurrentCell, initial: Carry) -> Any:
     """Return the bytes of a projected frame."""
     return cell.gates * initial[0].size * initial[0].dtype.itemsize
 
 
-def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry]) -> bool:
+def _is_one_loop(
+    cells: Sequence[RecurrentCell], weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry]
+) -> bool:
     """Return True if the two directions of a layer run in one loop.
 
     The gradient of several rows is faster in two loops. A symbolic number of rows is the number of frames in a pulse:
@@ -83,7 +85,7 @@ def _is_one_loop(cells: Sequence[Cell], weights: Sequence[Weights], x: jax.Array
 
 
 def _run_both(
-    cell: Cell, weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry], exists: jax.Array | None
+    cell: RecurrentCell, weights: Sequence[Weights], x: jax.Array, initial: Sequence[Carry], exists: jax.Array | None
 ) -> tuple[jax.Array, Carry]:
     """Run two directions in one loop over a batch of two; the second direction has reversed frames."""
 
@@ -101,7 +103,7 @@ def _run_both(
 
 
 def sequence(
-    cell: Cell,
+    cell: RecurrentCell,
     reverse: bool,
     dtype: np.dtype | None,
     recurrent: Any,
@@ -119,7 +121,7 @@ def sequence(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def _sequence(
-    cell: Cell,
+    cell: RecurrentCell,
     reverse: bool,
     dtype: np.dtype | None,
     recurrent: Any,
@@ -138,7 +140,7 @@ def _sequence(
 
 @own_arithmetic()
 def _jvp(
-    cell: Cell, reverse: bool, dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    cell: RecurrentCell, reverse: bool, dtype: np.dtype | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[tuple[Carry, jax.Array], tuple[Carry, jax.Array]]:
     recurrent, initial, projected, exists = primals
     d_recurrent, d_initial, d_projected, _ = tangents
@@ -197,7 +199,7 @@ def masked_output(mask: jax.Array | None, y: jax.Array) -> jax.Array:
 
 
 def run_layer(
-    cells: Sequence[Cell],
+    cells: Sequence[RecurrentCell],
     weights: Weights,
     x: jax.Array,
     initial: Sequence[jax.Array | None],
@@ -223,7 +225,7 @@ def run_layer(
 
 
 def written_out(
-    cells: Sequence[Cell],
+    cells: Sequence[RecurrentCell],
     weights: Weights,
     x: jax.Array,
     initial: Sequence[jax.Array | None],
@@ -259,7 +261,7 @@ layer_p.multiple_results = True
 
 @own_arithmetic()
 def computed(
-    *operands: Any, cells: tuple[Cell, ...], direction: str, structure: Any, types: Types, fills: bool
+    *operands: Any, cells: tuple[RecurrentCell, ...], direction: str, structure: Any, types: Types, fills: bool
 ) -> list[jax.Array]:
     """Evaluate the primitive in the usual forms."""
     x, initial, weights, exists = jax.tree.unflatten(structure, operands)
@@ -268,7 +270,7 @@ def computed(
     return [y, *final]
 
 
-def _shapes(*operands: Any, cells: tuple[Cell, ...], structure: Any, **_: Any) -> list[Any]:
+def _shapes(*operands: Any, cells: tuple[RecurrentCell, ...], structure: Any, **_: Any) -> list[Any]:
     x, initial, _weights, _exists = jax.tree.unflatten(structure, operands)
     _, batch, hidden = initial[0].shape
     return [x.update(shape=(x.shape[0], len(cells), batch, hidden)), *initial]

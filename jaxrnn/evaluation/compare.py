@@ -49,8 +49,8 @@ class PairedComparison:
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     only_columns: tuple[str, ...]
-    differences: tuple[Difference, ...]
-    slices: Mapping[str, Mapping[str, tuple[Difference, ...]]]
+    differences: tuple[MetricDifference, ...]
+    slices: Mapping[str, Mapping[str, tuple[MetricDifference, ...]]]
     corpus: Mapping[str, tuple[CorpusDifference, ...]]
 
 
@@ -103,7 +103,7 @@ def compare(
         raise InputError(f"{names[0]} and {names[1]} have no metric in common: {listed}")
     check_slices(slices, results[1].scan.collect_schema().names())
 
-    def differences(places: np.ndarray) -> tuple[Difference, ...]:
+    def differences(places: np.ndarray) -> tuple[MetricDifference, ...]:
         parts = [table[places] for table in both]
         return tuple(difference(column, *(part[column.name].to_numpy() for part in parts)) for column in common)
 
@@ -160,7 +160,7 @@ def _check_corpora(left: pl.DataFrame, right: pl.DataFrame, apart: str, same_fil
 
 
 @dataclass(frozen=True)
-class Difference:
+class MetricDifference:
     """A metric of the second system minus that of the first system, over recordings with both values.
 
     Attributes:
@@ -224,7 +224,7 @@ class CorpusDifference:
     high: float
 
 
-def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Difference:
+def difference(column: Column, first: np.ndarray, second: np.ndarray) -> MetricDifference:
     """Return the difference of a metric ``float64[recordings]`` of two systems, with NaN for missing values."""
     both = ~(np.isnan(first) | np.isnan(second))
     first, second = first[both], second[both]
@@ -237,7 +237,7 @@ def difference(column: Column, first: np.ndarray, second: np.ndarray) -> Differe
     higher, lower = int((change > 0).sum()), int((change < 0).sum())
     wins, losses = (lower, higher) if column.higher_is_better is False else (higher, lower)
     known = bool(finite.any())
-    return Difference(
+    return MetricDifference(
         column=column.name,
         unit=column.unit,
         higher_is_better=column.higher_is_better,

@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Term:
+class NamedOperand:
     """A named operand. ``read`` returns the object to bind, or None without a match."""
 
     name: str
@@ -66,11 +66,11 @@ def _constant(value: ir.Value | None) -> ir.Value | None:
 
 
 #: Any value; equal names match the same value.
-Value = functools.partial(Term, read=lambda value: value)
+Value = functools.partial(NamedOperand, read=lambda value: value)
 #: A constant array.
-Known = functools.partial(Term, read=_constant)
+Known = functools.partial(NamedOperand, read=_constant)
 #: A constant array of equal elements, bound as a float.
-Number = functools.partial(Term, read=number_of)
+Number = functools.partial(NamedOperand, read=number_of)
 
 
 class Either:

@@ -201,7 +201,7 @@ class _Variables:
         array.assign(contents)
 
 
-class _Tensors:
+class _KerasTensors:
     """Tensors of TensorFlow, which never change."""
 
     are_weights = False
@@ -226,7 +226,7 @@ def _unchanged(network: keras.Model) -> Iterator[Held]:
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
-        kinds = {tf.Variable: _Variables(), tf.Tensor: _Tensors()}
+        kinds = {tf.Variable: _Variables(), tf.Tensor: _KerasTensors()}
     held = Held(layers, (keras.Layer,), kinds)
     try:
         yield held
@@ -330,13 +330,13 @@ class _PureNetwork:
 
         updated: list[keras.Variable] = []
 
-        class Scope(keras.StatelessScope):
+        class StatelessScope(keras.StatelessScope):
             def add_update(self, update: tuple[keras.Variable, Any]) -> None:
                 super().add_update(update)
                 if all(update[0] is not variable for variable in updated):
                     updated.append(update[0])
 
-        with Scope(values) as scope:
+        with StatelessScope(values) as scope:
             result = self.network(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
         states = [scope.get_current_value(variable) for variable in self.states.values()]
         return [*keras.tree.flatten(result), *states], updated

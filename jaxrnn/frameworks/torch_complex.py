@@ -33,7 +33,7 @@ _NAMES = {
 }
 
 
-class Complex:
+class ComplexTensor:
     """A complex tensor while a module is traced: the real and the imaginary part."""
 
     def __init__(self, real: torch.Tensor, imag: torch.Tensor):
@@ -55,7 +55,7 @@ def _operator(name: str) -> Callable[..., Any]:
 
 
 for _name in ("mul", "add", "sub", "truediv", "rmul", "radd", "rsub", "rtruediv", "pow", "neg", "abs", "getitem"):
-    setattr(Complex, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(ComplexTensor, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 class RealForms(TorchFunctionMode):
@@ -66,7 +66,7 @@ class RealForms(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _MAKERS and not (name == "stft" and options.get("return_complex") is False):
             return _MAKERS[name](*args, **options)
-        if any(isinstance(each, Complex | complex) for each in _operands(args)):
+        if any(isinstance(each, ComplexTensor | complex) for each in _operands(args)):
             return _apply(name, args, options, func)
         return func(*args, **options)
 
@@ -76,7 +76,7 @@ def _operands(arguments: Sequence[Any]) -> list[Any]:
 
 
 def _parts(value: Any) -> tuple[Any, Any]:
-    if isinstance(value, Complex | complex):
+    if isinstance(value, ComplexTensor | complex):
         return value.real, value.imag
     return value, 0
 
@@ -90,45 +90,45 @@ def _apply(name: str, arguments: Sequence[Any], options: Mapping[str, Any], func
     first = arguments[0]
     if plain in _ARITHMETIC:
         return _ARITHMETIC[plain](*map(_parts, arguments))
-    if isinstance(first, Complex) and plain in _OF_ONE:
+    if isinstance(first, ComplexTensor) and plain in _OF_ONE:
         return _OF_ONE[plain](first, *arguments[1:], **options)
     if _BY_PARTS.fullmatch(plain):
         call = function or getattr(torch.Tensor, plain)
 
         def part(index: int) -> Any:
-            chosen = [_parts(each)[index] if isinstance(each, Complex) else each for each in arguments]
+            chosen = [_parts(each)[index] if isinstance(each, ComplexTensor) else each for each in arguments]
             if isinstance(first, list | tuple):
                 chosen[0] = [_parts(each)[index] for each in first]
             return call(*chosen, **options)
 
         real, imag = part(0), part(1)
         if isinstance(real, torch.Tensor):
-            return Complex(real, imag)
-        return tuple(Complex(*pair) for pair in zip(real, imag, strict=True))
+            return ComplexTensor(real, imag)
+        return tuple(ComplexTensor(*pair) for pair in zip(real, imag, strict=True))
     raise ModelError(f"the function {plain!r} of complex numbers has no real form here; write it with real tensors")
 
 
 def _product(one: tuple[Any, Any], other: tuple[Any, Any]) -> Any:
     (a, b), (c, d) = one, other
     if isinstance(d, int):  # a real factor
-        return Complex(a * c, b * c)
+        return ComplexTensor(a * c, b * c)
     if isinstance(b, int):
-        return Complex(a * c, a * d)
-    return Complex(a * c - b * d, a * d + b * c)
+        return ComplexTensor(a * c, a * d)
+    return ComplexTensor(a * c - b * d, a * d + b * c)
 
 
 def _quotient(one: tuple[Any, Any], other: tuple[Any, Any]) -> Any:
     (a, b), (c, d) = one, other
     if isinstance(d, int):
-        return Complex(a / c, b / c)
+        return ComplexTensor(a / c, b / c)
     size = c * c + d * d
-    return Complex((a * c + b * d) / size, (b * c - a * d) / size)
+    return ComplexTensor((a * c + b * d) / size, (b * c - a * d) / size)
 
 
 def _sum(one: tuple[Any, Any], other: tuple[Any, Any], sign: int = 1) -> Any:
     (a, b), (c, d) = one, other
     real, imag = a + sign * c, b + sign * d
-    return Complex(real, imag if isinstance(imag, torch.Tensor) else torch.full_like(real, imag))
+    return ComplexTensor(real, imag if isinstance(imag, torch.Tensor) else torch.full_like(real, imag))
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -139,21 +139,21 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 }
 
 
-def _power(value: Complex, exponent: float) -> Any:
+def _power(value: ComplexTensor, exponent: float) -> Any:
     if exponent == 2:
         return _product(_parts(value), _parts(value))
     size = (value.real.square() + value.imag.square()).pow(exponent / 2)
     return _polar(size, exponent * torch.atan2(value.imag, value.real))
 
 
-def _polar(size: Any, angle: Any) -> Complex:
-    return Complex(size * torch.cos(angle), size * torch.sin(angle))
+def _polar(size: Any, angle: Any) -> ComplexTensor:
+    return ComplexTensor(size * torch.cos(angle), size * torch.sin(angle))
 
 
 _OF_ONE: dict[str, Callable[..., Any]] = {
     "abs": lambda value: torch.sqrt(value.real.square() + value.imag.square()),
     "angle": lambda value: torch.atan2(value.imag, value.real),
-    "conj": lambda value: Complex(value.real, -value.imag),
+    "conj": lambda value: ComplexTensor(value.real, -value.imag),
     "exp": lambda value: _polar(torch.exp(value.real), value.imag),
     "pow": _power,
     "square": lambda value: _power(value, 2),
@@ -180,7 +180,7 @@ def _stft(
     onesided: bool | None = None,
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
-) -> Complex:
+) -> ComplexTensor:
     """`torch.stft` as a convolution with the windowed sines and cosines, computed in float64."""
     hop = n_fft // 4 if hop_length is None else hop_length
     single = input.dim() == 1
@@ -192,7 +192,7 @@ def _stft(
     basis = basis / math.sqrt(n_fft) if normalized else basis
     spectrum = functional.conv1d(x, _kernel(basis, 2 * bins, n_fft, x), stride=hop)
     spectrum = spectrum[0] if single else spectrum
-    return Complex(*spectrum.split(bins, -2))
+    return ComplexTensor(*spectrum.split(bins, -2))
 
 
 def _kernel(basis: torch.Tensor, rows: int, n_fft: int, x: torch.Tensor) -> torch.Tensor:
@@ -224,7 +224,7 @@ def _back(n_fft: int, bins: int) -> torch.Tensor:
 
 
 def _inverse(
-    spectrum: Complex,
+    spectrum: ComplexTensor,
     n_fft: int,
     hop_length: int | None = None,
     win_length: int | None = None,
@@ -256,7 +256,9 @@ def _inverse(
     return result[0] if single else result
 
 
-def _inverse_of_frames(spectrum: Complex, n: int | None = None, dim: int = -1, norm: str | None = None) -> torch.Tensor:
+def _inverse_of_frames(
+    spectrum: ComplexTensor, n: int | None = None, dim: int = -1, norm: str | None = None
+) -> torch.Tensor:
     """`torch.fft.irfft` as a product with sines and cosines."""
     size = 2 * (spectrum.shape[dim] - 1) if n is None else n
     x = torch.cat([spectrum.real.movedim(dim, -1), spectrum.imag.movedim(dim, -1)], -1)
@@ -264,7 +266,7 @@ def _inverse_of_frames(spectrum: Complex, n: int | None = None, dim: int = -1, n
     return torch.matmul(x, (_back(size, size // 2 + 1) * scale).to(x)).movedim(-1, dim)
 
 
-def _rfft(input: torch.Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Complex:
+def _rfft(input: torch.Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> ComplexTensor:
     """`torch.fft.rfft` as a product with sines and cosines."""
     size = input.shape[dim] if n is None else n
     if int(input.shape[dim]) != int(size):
@@ -272,7 +274,7 @@ def _rfft(input: torch.Tensor, n: int | None = None, dim: int = -1, norm: str | 
     basis = _sinusoids(int(size), int(size) // 2 + 1)
     scale = {"forward": 1 / size, "ortho": 1 / math.sqrt(size)}.get(norm or "", 1)
     result = torch.matmul(input.movedim(dim, -1), (basis * scale).t().to(input)).movedim(-1, dim)
-    return Complex(*result.chunk(2, dim))
+    return ComplexTensor(*result.chunk(2, dim))
 
 
 def _fold(
@@ -300,8 +302,8 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "stft": _stft,
     "fft_rfft": _rfft,
     "rfft": _rfft,
-    "complex": Complex,
+    "complex": ComplexTensor,
     "polar": _polar,
     "fold": _fold,
-    "view_as_complex": lambda value: Complex(value[..., 0], value[..., 1]),
+    "view_as_complex": lambda value: ComplexTensor(value[..., 0], value[..., 1]),
 }

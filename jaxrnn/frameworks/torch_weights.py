@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class _Tensors:
+class _TorchTensors:
     """Tensors of PyTorch: storage, values and flags for gradients."""
 
     def __init__(self, *, are_weights: bool):
@@ -64,7 +64,7 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
     # The attributes of a compiled module are in C++, where `forward` cannot add any.
     parts = {name: part for name, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    kinds = {torch.nn.Parameter: _Tensors(are_weights=True), torch.Tensor: _Tensors(are_weights=False)}
+    kinds = {torch.nn.Parameter: _TorchTensors(are_weights=True), torch.Tensor: _TorchTensors(are_weights=False)}
     held = Held({**parts, **tensors}, (torch.nn.Module,), kinds)
     devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(sorted(devices, key=str)):

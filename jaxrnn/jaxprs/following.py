@@ -214,7 +214,7 @@ class Following:
             merged.append(flow)
         return merged
 
-    def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow], carries: Carries) -> list[Flow]:
+    def _loop(self, label: str, equation: JaxprEqn, flows: list[Flow], carries: LoopCarries) -> list[Flow]:
         """Evaluate a loop or layer with carries that are read from its jaxpr."""
         results = [Flow(shape_of(variable), type_of(variable)) for variable in equation.outvars]
         found = self._carried(label, results, flows, carries.slots, carries.steps)
@@ -252,7 +252,7 @@ class Following:
 
 
 @dataclasses.dataclass(frozen=True)
-class Carries:
+class LoopCarries:
     """The carries of a loop or layer."""
 
     slots: Sequence[Carried]
@@ -260,19 +260,19 @@ class Carries:
     unchanged: Mapping[int, int] = dataclasses.field(default_factory=dict)  # results, and the operands that they are
 
 
-CARRIES: Rules[Callable[[JaxprEqn], Carries]] = Rules()
+CARRIES: Rules[Callable[[JaxprEqn], LoopCarries]] = Rules()
 
 
 @CARRIES.add("recurrent_layer")
-def _of_layer(equation: JaxprEqn) -> Carries:
+def _of_layer(equation: JaxprEqn) -> LoopCarries:
     places = jax.tree.unflatten(equation.params["structure"], range(len(equation.invars)))[1]
     forward = equation.params["direction"] == "forward"
     slots = [Carried("hc"[n], 1 + n, place, forward) for n, place in enumerate(places)]
-    return Carries(slots, shape_of(equation.invars[0])[0])
+    return LoopCarries(slots, shape_of(equation.invars[0])[0])
 
 
 @CARRIES.add("scan")
-def _of_scan(equation: JaxprEqn) -> Carries:
+def _of_scan(equation: JaxprEqn) -> LoopCarries:
     params = equation.params
     (first, count), body = Scan.of(equation), params["jaxpr"].jaxpr
     before = body.invars[first : first + count]
@@ -280,12 +280,12 @@ def _of_scan(equation: JaxprEqn) -> Carries:
 
 
 @CARRIES.add("while")
-def _of_while(equation: JaxprEqn) -> Carries:
+def _of_while(equation: JaxprEqn) -> LoopCarries:
     body, first = equation.params["body_jaxpr"].jaxpr, equation.params["body_nconsts"]
     return _of_body(body, body.invars[first:], equation.params["cond_nconsts"] + first, None)
 
 
-def _of_body(body: Any, before: Sequence[Var], first: int, steps: int | None, *, forward: bool = True) -> Carries:
+def _of_body(body: Any, before: Sequence[Var], first: int, steps: int | None, *, forward: bool = True) -> LoopCarries:
     """Return the carries of a body; operand number ``first`` is the initial value of the first carry."""
     pairs = list(enumerate(zip(before, body.outvars, strict=False)))
     slots = [
@@ -293,7 +293,7 @@ def _of_body(body: Any, before: Sequence[Var], first: int, steps: int | None, *,
         for n, (old, new) in pairs
         if old is not new and not _counts(body, old, new)
     ]
-    return Carries(slots, steps, {n: first + n for n, (old, new) in pairs if old is new})
+    return LoopCarries(slots, steps, {n: first + n for n, (old, new) in pairs if old is new})
 
 
 def _counts(body: Any, old: Var, new: Any) -> bool:

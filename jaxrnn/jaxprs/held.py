@@ -70,7 +70,7 @@ class _Numpy:
             array[...] = contents
 
 
-class _Kept(NamedTuple):
+class _Snapshot(NamedTuple):
     """An object with the contents that it had, as names and values."""
 
     path: str
@@ -96,7 +96,7 @@ class Held:
     ):
         self._owners, self._arrays = owners, {**arrays, np.ndarray: _Numpy()}
         self._seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object has the same number
-        self._kept: list[_Kept] = []
+        self._kept: list[_Snapshot] = []
         self._cached: list[Any] = []
         pending = deque(roots.items())
         while pending:
@@ -142,7 +142,7 @@ class Held:
         """Keep the contents of an object, and yield the objects to which it leads."""
         arrays = next((each for kind, each in self._arrays.items() if isinstance(thing, kind)), None)
         if arrays is not None:
-            self._kept.append(_Kept(path, thing, arrays.read(thing), arrays))
+            self._kept.append(_Snapshot(path, thing, arrays.read(thing), arrays))
         elif (kind := _container(thing)) is not None:
             yield from self._entries(path, thing, kind, dict(thing) if issubclass(kind, dict) else _copied(thing))
         elif isinstance(thing, (tuple, frozenset)):
@@ -168,7 +168,7 @@ class Held:
                 yield path, type(thing)
 
     def _entries(self, path: str, thing: Any, kind: Any, contents: Any) -> Iterator[tuple[str, Any]]:
-        self._kept.append(_Kept(path, thing, contents, kind))
+        self._kept.append(_Snapshot(path, thing, contents, kind))
         if isinstance(contents, dict):
             yield from ((_named(path, key), value) for key, value in contents.items())
         else:
@@ -193,7 +193,7 @@ class Held:
         yield from ((function.__qualname__, each) for each in (function.__defaults__, function.__kwdefaults__))
         yield function.__qualname__, getattr(function, "__wrapped__", None)
 
-    def _changes(self, kept: _Kept) -> dict[str, Any]:
+    def _changes(self, kept: _Snapshot) -> dict[str, Any]:
         """Return the changed parts of an object, by name."""
         path, thing, contents, kind = kept
         if not isinstance(kind, (str, type)):
@@ -211,7 +211,7 @@ class Held:
         )
         return {} if same else {path: now}
 
-    def _write(self, kept: _Kept) -> None:
+    def _write(self, kept: _Snapshot) -> None:
         _, thing, contents, kind = kept
         if kind == "cell":
             (thing.cell_contents,) = contents.values()
@@ -230,7 +230,7 @@ class Held:
             kind.write(thing, contents)
 
 
-def _now(kept: _Kept) -> Any:
+def _now(kept: _Snapshot) -> Any:
     """Return the present contents of an object, in the form in which they were kept."""
     _, thing, contents, kind = kept
     if kind == "cell":

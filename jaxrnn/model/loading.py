@@ -132,7 +132,7 @@ def model_of(
     state = separate_lists(graph.graph, state)
     name_dimensions(graph.graph, options.get("dims") or {})
     facts = read_facts(file.proto, graph.graph)
-    values = _Defaults(graph.graph)
+    values = _InputsWithValue(graph.graph)
     given = {*(static or {}), *(state or {})} & values.tensors.keys()
     guessed: set[str] = set()
     if facts is None and state != {} and file.proto.ir_version >= _OVERRIDABLE:
@@ -175,7 +175,7 @@ def model_of(
 _OVERRIDABLE = 4
 
 
-class _Defaults:
+class _InputsWithValue:
     """The inputs of a graph with a value in the file, which are constants or parameters unless they are opened."""
 
     def __init__(self, graph: ir.Graph):

@@ -19,13 +19,13 @@ from jaxrnn._jax.varying import alike
 from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, NodeError, StaticValueError, check_kind
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
-from jaxrnn.model.steps import Steps, scan
+from jaxrnn.model.steps import ModelSteps, scan
 from jaxrnn.model.streaming import GraphFunction, open_dimensions, operators_by_scope, stream_model
 from jaxrnn.onnx.evaluate import BoundNode, Caller, Scope, call, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
 from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
-from jaxrnn.onnx.state import Findings, StateSearch, StateVar, are_plain, check_pairs, stated_state
+from jaxrnn.onnx.state import FoundState, StateSearch, StateVar, are_plain, check_pairs, stated_state
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.values import Stacked, holds_text, is_text, traced
 from jaxrnn.steps.specs import ArraySpec, Dimension
@@ -477,7 +477,7 @@ class Model:
         return GraphFunction(self)
 
     @functools.cached_property
-    def _stated(self) -> Findings | None:
+    def _stated(self) -> FoundState | None:
         """The state that an exported step declares, or None."""
         if self.step_file is None or self.declared_state is not None:
             return None
@@ -492,7 +492,7 @@ class Model:
             return StateSearch(self.program, self.declared_state, self.static, self.initial_values)
 
     @functools.cached_property
-    def _findings(self) -> Findings:
+    def _findings(self) -> FoundState:
         if self._stated is not None:
             return self._stated
         assert self._search is not None
@@ -500,8 +500,8 @@ class Model:
             return self._search.find()
 
     @functools.cached_property
-    def _steps(self) -> Steps:
-        return Steps(self)
+    def _steps(self) -> ModelSteps:
+        return ModelSteps(self)
 
     @compiled
     def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, Any]
 
 
-class Steps:
+class ModelSteps:
     """The steps of a `Model`: the inputs and outputs that are state, and the batch.
 
     If the file has a fixed batch of 1, a batch of streams is a leading axis of all states, inputs and outputs, and the
@@ -169,7 +169,7 @@ class Steps:
 
 
 def scan(
-    steps: Steps,
+    steps: ModelSteps,
     params: Any,
     state: Arrays,
     inputs: Arrays,
@@ -253,7 +253,7 @@ def _frames(info: ArraySpec, inputs: Arrays, axis: int, batched: bool) -> tuple[
     raise InputError(f"{info.as_input} got {describe(value)}: {why}; to scan, stack the frames along a new axis")
 
 
-def _batch_axes_of_outputs(steps: Steps, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:
+def _batch_axes_of_outputs(steps: ModelSteps, params: Any, state: Arrays, example: Arrays) -> dict[str, int | None]:
     """Find the batch axis of each output by tracing with an additional stream."""
     if steps.spec.batch_symbol is None:
         return {info.name: None for info in steps.spec.outputs}

@@ -87,22 +87,24 @@ def stated_parameters(model: ir.Model) -> frozenset[str] | None:
     return frozenset(names)
 
 
-class Choice(NamedTuple):
+class ChosenParameters(NamedTuple):
     """The parameters of a graph, and the other float tensors of rank 1 and more."""
 
     names: dict[ir.Value, str]  # the name of each parameter, in the order of the file
     constants: dict[ir.Value, str]  # the reason why a tensor is not a parameter
 
 
-def choose_parameters(model: ir.Model, operator_of: OperatorOf, constant_of: ConstantOf) -> Choice:
+def choose_parameters(model: ir.Model, operator_of: OperatorOf, constant_of: ConstantOf) -> ChosenParameters:
     """Find the parameters of a graph, or take the parameters that the file states."""
     graph, stated = model.graph, stated_parameters(model)
     if stated is not None:
         names = {value: name for name, value in graph.initializers.items() if name in stated}
-        return Choice(names, _others(graph, names, constant_of, {}, f"not in the list {WEIGHTS!r} of the file"))
+        return ChosenParameters(
+            names, _others(graph, names, constant_of, {}, f"not in the list {WEIGHTS!r} of the file")
+        )
     reasons = needed_while_tracing(graph, operator_of) | _never_trained(model, operator_of, constant_of)
     names = _names(graph, reasons, _reached(graph, operator_of), constant_of)
-    return Choice(names, _others(graph, names, constant_of, reasons, UNREACHED))
+    return ChosenParameters(names, _others(graph, names, constant_of, reasons, UNREACHED))
 
 
 def _others(

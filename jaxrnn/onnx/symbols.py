@@ -1,9 +1,10 @@
 """Scalars that are not integers, but are known in part: sizes as floats, undecided comparisons, and places.
 
 Some exporters cast a length to float, and compare float counters with the length. Integral floats are exact, so such a
-size stays known while tracing, as a `Whole`. A comparison of sizes with the same result for all lengths is a bool. Any
-other comparison is a `Claim`, which yields the trip count of a loop. A `Place` is a traced integer plus a known number,
-so that the size of a slice between two places may be known. All are items of NumPy arrays of dtype ``object``, like
+size stays known while tracing, as an `IntegralFloat`. A comparison of sizes with the same result for all lengths is a
+bool. Any other comparison is a `Claim`, which yields the trip count of a loop. A `Place` is a traced integer plus a
+known number, so that the size of a slice between two places may be known. All are items of NumPy arrays of dtype
+``object``, like
 symbolic dimensions.
 """
 
@@ -41,29 +42,31 @@ def size_of(item: Any) -> Any:
     """Return the integer or symbolic dimension of an item, or None if the item is not integral."""
     if isinstance(item, Quotient):
         return None
-    if isinstance(item, Whole):
+    if isinstance(item, IntegralFloat):
         return item.size
     if isinstance(item, (float, np.floating)):
         return int(item) if float(item).is_integer() else None
     return int(item) if isinstance(item, (int, np.integer)) else item
 
 
-def _arithmetic(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Whole, Any], Whole]:
-    def apply(self: Whole, other: Any) -> Whole:
+def _arithmetic(
+    function: Callable[[Any, Any], Any], *, swapped: bool = False
+) -> Callable[[IntegralFloat, Any], IntegralFloat]:
+    def apply(self: IntegralFloat, other: Any) -> IntegralFloat:
         size = size_of(other)
         if size is None:
             return NotImplemented
-        return Whole(function(size, self.size) if swapped else function(self.size, size), self.element_type)
+        return IntegralFloat(function(size, self.size) if swapped else function(self.size, size), self.element_type)
 
     return apply
 
 
-def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Whole, Any], bool]:
+def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[IntegralFloat, Any], bool]:
     return lambda self, other: function(self.size, size_of(other))
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class IntegralFloat:
     """An integral float that depends on a symbolic dimension."""
 
     size: Any  # the value, an integer or a symbolic dimension
@@ -75,17 +78,17 @@ class Whole:
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
     __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
 
-    def __neg__(self) -> Whole:
-        return Whole(-self.size, self.element_type)
+    def __neg__(self) -> IntegralFloat:
+        return IntegralFloat(-self.size, self.element_type)
 
-    def __abs__(self) -> Whole:
-        return Whole(abs(self.size), self.element_type)
+    def __abs__(self) -> IntegralFloat:
+        return IntegralFloat(abs(self.size), self.element_type)
 
     def __truediv__(self, other: Any) -> Any:
         divisor = size_of(other)
         if not isinstance(divisor, int) or divisor == 0:
             return NotImplemented
-        return Whole(self.size * divisor, self.element_type) if abs(divisor) == 1 else Quotient(self, divisor)
+        return IntegralFloat(self.size * divisor, self.element_type) if abs(divisor) == 1 else Quotient(self, divisor)
 
 
 def _on_quotient(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Callable[[Quotient, Any], Any]:
@@ -103,7 +106,7 @@ def _on_quotient(function: Callable[[Any, Any], Any], *, swapped: bool = False) 
 class Quotient:
     """An integral float divided by an integer, as in files that divide to count frames, and then round."""
 
-    whole: Whole  # the dividend
+    whole: IntegralFloat  # the dividend
     divisor: int  # neither -1, 0 nor 1
 
     __add__, __radd__ = _on_quotient(operator.add), _on_quotient(operator.add, swapped=True)
@@ -185,13 +188,13 @@ def traced_item(item: Any) -> jax.Array:
         number = traced_item(item.whole)
         return number / jnp.asarray(item.divisor, number.dtype)
     whole = jnp.asarray(size_of(item), dtype=jnp.int64)
-    return whole.astype(item.element_type) if isinstance(item, Whole) else whole
+    return whole.astype(item.element_type) if isinstance(item, IntegralFloat) else whole
 
 
 def type_of(array: np.ndarray) -> np.dtype:
     """Return the element type of an array of dtype ``object``."""
     for item in array.flat:
-        if isinstance(item, Whole):
+        if isinstance(item, IntegralFloat):
             return item.element_type
         if isinstance(item, Quotient):
             return item.whole.element_type
@@ -207,12 +210,12 @@ def rounded(item: Any, *, up: bool) -> Any:
     if not isinstance(item, Quotient):
         return item
     size, divisor = item.whole.size, item.divisor
-    return Whole(-(-size // divisor) if up else size // divisor, item.whole.element_type)
+    return IntegralFloat(-(-size // divisor) if up else size // divisor, item.whole.element_type)
 
 
 def are_divisible(array: Any, divisor: Any) -> bool:
     """Return True if the quotients of symbolic floats and a static divisor can stay known while tracing."""
-    sizes = [isinstance(item, Whole) for item in array.flat] if array.dtype == object else [False]
+    sizes = [isinstance(item, IntegralFloat) for item in array.flat] if array.dtype == object else [False]
     return all(sizes) and divisor.dtype != object and are_whole(divisor) and bool(np.all(divisor != 0))
 
 
@@ -257,5 +260,5 @@ def decided(array: np.ndarray) -> np.ndarray:
 def extreme(name: str, first: Any, second: Any) -> Any:
     """Return the larger item (``"maximum"``) or the smaller item (``"minimum"``)."""
     result = (max_dim if name == "maximum" else min_dim)(size_of(first), size_of(second))
-    kinds = [item.element_type for item in (first, second) if isinstance(item, Whole)]
-    return Whole(result, kinds[0]) if kinds else result
+    kinds = [item.element_type for item in (first, second) if isinstance(item, IntegralFloat)]
+    return IntegralFloat(result, kinds[0]) if kinds else result

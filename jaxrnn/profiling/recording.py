@@ -71,7 +71,7 @@ def profile(
         if "donated" not in str(error) and "deleted" not in str(error):
             raise
         raise InputError(f"{name} cannot be profiled: a call consumed its arguments; do not donate them") from error
-    program, notes = Program(compiled.as_text() or "", None if nodes is None else list(nodes)), []
+    program, notes = CompiledProgram(compiled.as_text() or "", None if nodes is None else list(nodes)), []
     try:
         recorded = record(call, program.name, statistics.median(first))
     except RuntimeError as error:
@@ -215,7 +215,7 @@ class Instruction:
     node: str | None
 
 
-class Program:
+class CompiledProgram:
     """A compiled program: instructions with nodes, read from ``compiled.as_text()``.
 
     JAX writes the scope of an instruction as ``op_name``. With `nodes`, the innermost node of the scope counts;

@@ -54,7 +54,7 @@ class _Streams(NamedTuple):
     starts: Mapping[int, State]  # the states of the slots whose streams have not run yet
     taken: np.ndarray  # int64[capacity]: frames of each slot that have run
     pushed: np.ndarray
-    frames: Frames | None  # None before the first frame
+    frames: NextFrames | None  # None before the first frame
 
     @property
     def capacity(self) -> int:
@@ -381,14 +381,14 @@ def _grown(now: _Streams, capacity: int) -> _Streams:
         states=states,
         taken=np.pad(now.taken, (0, more)),
         pushed=np.pad(now.pushed, (0, more)),
-        frames=now.frames and Frames(now.loaded.stream.spec.inputs, capacity, now.frames.zeros()),
+        frames=now.frames and NextFrames(now.loaded.stream.spec.inputs, capacity, now.frames.zeros()),
     )
 
 
 def _queued(now: _Streams, entry: _Open, frame: Arrays) -> _Streams:
     """Return the streams with one more waiting frame."""
     pushed = now.pushed.copy()
-    frames = now.frames or Frames(now.loaded.stream.spec.inputs, now.capacity, frame)
+    frames = now.frames or NextFrames(now.loaded.stream.spec.inputs, now.capacity, frame)
     entry.frames[int(pushed[entry.slot])] = frames.checked(frame)
     pushed[entry.slot] += 1
     return now._replace(pushed=pushed, frames=frames)
@@ -424,7 +424,7 @@ def _find(streams: _Streams, stream: int) -> _Open:
     return streams.open[stream]
 
 
-class Frames:
+class NextFrames:
     """Buffers for the next frame of each stream: an array per input, with a leading axis of slots.
 
     The first frame fixes the open dimensions of the inputs.

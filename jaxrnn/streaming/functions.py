@@ -233,7 +233,7 @@ def without_mark(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     return bind(equation, operands)
 
 
-class Parts(NamedTuple):
+class PrefixParts(NamedTuple):
     """The parts of the carry of an associative scan: a flag (True after the first frame) and the prefix."""
 
     outputs: list[int]  # for each output, the equal part of the carry
@@ -242,7 +242,7 @@ class Parts(NamedTuple):
     needed: list[int]
 
 
-def parts_of_carry(equation: JaxprEqn) -> Parts | None:
+def parts_of_carry(equation: JaxprEqn) -> PrefixParts | None:
     """Return the parts of the carry if a loop is from `associative_scan`, or None."""
     body = equation.params["jaxpr"].jaxpr
     counts = Scan.of(equation)
@@ -263,7 +263,7 @@ def parts_of_carry(equation: JaxprEqn) -> Parts | None:
         sources = read_by(needed(equations, [new[part] for part in targets]))
         grown = targets | {part for part, variable in enumerate(carry) if variable in sources}
         if grown == targets:
-            return Parts([new.index(output) for output in outputs], sorted(targets))
+            return PrefixParts([new.index(output) for output in outputs], sorted(targets))
         targets = grown
 
 

@@ -23,8 +23,8 @@ from jaxrnn.evaluation.report.sounds import RANGE, Player
 from jaxrnn.evaluation.report.table import (
     NONE,
     POOLED,
-    Cell,
     ReportTable,
+    TableCell,
     column,
     duration,
     estimate,
@@ -276,7 +276,7 @@ def _places(shown: Shown, metric: Column) -> int:
     return places_of(summary["minimum"], summary["maximum"])
 
 
-def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> Cell:
+def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> TableCell:
     """Return a metric over a corpus or slice: over counted frames if possible, else the mean of files."""
     pooled, places = pooled_in(summary), _places(shown, metric)
     if metric.name in pooled:
@@ -284,7 +284,7 @@ def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> Cell:
     return estimate(summary["summary"][metric.name], "mean", places)
 
 
-def tiles(shown: Shown) -> list[tuple[str, Cell, str]]:
+def tiles(shown: Shown) -> list[tuple[str, TableCell, str]]:
     """Return label, value and unit of the first metrics over the corpus."""
     document, pooled = shown.results.document, pooled_in(shown.results.document)
     tiles = []
@@ -360,7 +360,7 @@ def files(shown: Shown) -> ReportTable:
 
     named = zip(rows["id"], rows["path"], rows[FILE], strict=True)
     columns: list[tuple[str, Sequence[Any]]] = [
-        ("id", [Cell(text(name), file=file, path=text(path or "", 300)) for name, path, file in named]),
+        ("id", [TableCell(text(name), file=file, path=text(path or "", 300)) for name, path, file in named]),
         of("seconds"),
     ]
     columns += [of(name) for name in ("status", "notes") if not rows[name].is_in([None, "ok"], nulls_equal=True).all()]
@@ -431,7 +431,7 @@ def compared(shown: Shown, data: PlotData) -> dict[str, list[Any]]:
     }
 
 
-def _means(entries: Sequence[Any], places: Sequence[int]) -> list[Cell]:
+def _means(entries: Sequence[Any], places: Sequence[int]) -> list[TableCell]:
     return [estimate(vars(entry), "mean", digits, sign=True) for entry, digits in zip(entries, places, strict=True)]
 
 

@@ -14,7 +14,7 @@ from jaxrnn.evaluation.summary import LEAST
 POOLED = 4
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of a table: a number with an interval, or a recording's id.
 
     ``exact`` is a number for JavaScript, empty without a value; ``file`` is the file number on the page.
@@ -35,7 +35,7 @@ def numeric(
     *,
     sign: bool = False,
     is_few: bool = False,
-) -> Cell:
+) -> TableCell:
     """Return a cell with a number and an optional interval; ``is_few`` is True for too few values for an interval.
 
     ``places`` are digits after the point, by default as many as the number needs.
@@ -43,12 +43,12 @@ def numeric(
     ends = [number(end, places, sign=sign) for end in (low, high)]
     interval = ("too few" if is_few else "") if NONE in ends else " … ".join(ends)
     exact = "" if value is None or math.isnan(value) else repr(value).replace("inf", "Infinity")
-    return Cell(number(value, places, sign=sign), interval, exact)
+    return TableCell(number(value, places, sign=sign), interval, exact)
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table by columns, each a header and cells: words, or a `Cell`."""
+    """A table by columns, each a header and cells: words, or a `TableCell`."""
 
     label: str
     columns: Sequence[tuple[str, Sequence[Any]]]
@@ -73,7 +73,7 @@ def column(label: str, values: Sequence[Any], unit: str = "") -> tuple[str, list
     return labelled(label, unit), [words(value) for value in values]
 
 
-def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> Cell:
+def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = False) -> TableCell:
     """Return the number of an entry under a key, with the interval."""
     is_few = 0 < entry.get("n", LEAST) < LEAST
     return numeric(entry[value], entry["low"], entry["high"], places, sign=sign, is_few=is_few)
@@ -81,7 +81,7 @@ def estimate(entry: Mapping[str, Any], value: str, places: int, *, sign: bool = 
 
 def numbers(
     entries: Sequence[Mapping[str, Any]], key: str, places: Sequence[int | None] | None = None, *, sign: bool = False
-) -> list[Cell]:
+) -> list[TableCell]:
     """Return the numbers of entries under a key; ``places`` are digits for each entry."""
     digits = places or [None] * len(entries)
     return [numeric(entry[key], places=each, sign=sign) for entry, each in zip(entries, digits, strict=True)]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn.cells.cell import GRU, LSTM, RNN, Cell, Weights, parse_activations
+from jaxrnn.cells.cell import GRU, LSTM, RNN, RecurrentCell, Weights, parse_activations
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.recurrence import DIRECTIONS, existing, run_layer
 from jaxrnn.jaxprs.own import Carried, visible
@@ -22,7 +22,7 @@ from jaxrnn.onnx.values import Value, check_choice, is_known, is_static, traced
 
 
 def make_cells(
-    make: Callable[[tuple[Any, ...], float | None], Cell],
+    make: Callable[[tuple[Any, ...], float | None], RecurrentCell],
     default: tuple[str, ...],
     direction: str,
     *,
@@ -30,7 +30,7 @@ def make_cells(
     activation_beta: tuple[float, ...] | None = None,
     activations: tuple[str, ...] | None = None,
     clip: float | None = None,
-) -> list[Cell]:
+) -> list[RecurrentCell]:
     """Return a cell for each direction, from attributes of a node; a ``clip`` of 0 means no clipping."""
     check_choice("direction", direction, DIRECTIONS)
     count = len(DIRECTIONS[direction])
@@ -105,7 +105,7 @@ def checked_lengths(sequence_lens: Value, time: Any, batch: Any) -> jax.Array | 
 
 @inherits(make_cells)
 def _layer(
-    make: Callable[[tuple[Any, ...], float | None], Cell],
+    make: Callable[[tuple[Any, ...], float | None], RecurrentCell],
     default: tuple[str, ...],
     x: Value,
     w: Value,

@@ -76,7 +76,7 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
         sizes = symbols.each(symbols.size_of, x)
         if _hold_sizes(dtype, sizes):
             is_float = jnp.issubdtype(dtype, jnp.floating)
-            return symbols.each(lambda size: symbols.Whole(size, dtype), sizes) if is_float else sizes
+            return symbols.each(lambda size: symbols.IntegralFloat(size, dtype), sizes) if is_float else sizes
         x = traced(x)
     if dtype == _E8M0 and dtype_of(x) != _E8M0:
         return _to_power_of_two(x, saturate, round_mode)

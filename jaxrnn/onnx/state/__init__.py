@@ -7,7 +7,7 @@ with reasons, checks declared pairs, and reads the state that exported files dec
 """
 
 from jaxrnn.onnx.state.find import (
-    Findings,
+    FoundState,
     StateSearch,
     StateVar,
     agree,
@@ -19,7 +19,7 @@ from jaxrnn.onnx.state.find import (
 )
 
 __all__ = [
-    "Findings",
+    "FoundState",
     "StateSearch",
     "StateVar",
     "agree",

@@ -26,7 +26,7 @@ _MAX_AXES = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class HeldElements:
     """The elements of an input that an output holds.
 
     Attributes:
@@ -60,7 +60,7 @@ class Piece:
 class Dress:
     """The outputs that hold the next value of an input in another shape or type, in the order of its elements."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[HeldElements, ...]
 
     @property
     def replaced(self) -> list[str]:
@@ -101,7 +101,7 @@ def find_dress(
     return None if not best else (best[0][0], best[0][1] if len(best) == 1 else None)
 
 
-def _joined(pieces: Sequence[Piece], shape: Sequence[int]) -> Dress | None:
+def _joined(pieces: Sequence[HeldElements], shape: Sequence[int]) -> Dress | None:
     """Return the dress of pieces that are a whole input together, in the order of its elements."""
     parts = sorted((piece for piece in pieces if piece.place is not None), key=lambda piece: piece.place or ())
     if not parts:
@@ -130,7 +130,7 @@ def held_apart(one: Dress, other: Dress) -> bool:
     return True
 
 
-def piece_of(flow: DataFlow, source: str, output: str, is_open: Mapping[str, Sequence[bool]]) -> Piece | None:
+def piece_of(flow: DataFlow, source: str, output: str, is_open: Mapping[str, Sequence[bool]]) -> HeldElements | None:
     """Return the final values of the recurrence that an input starts, as an output holds them, or None."""
     before, codes = flow.inputs[source].shape, flow.outputs[output].codes.get(source)
     if codes is None or before is None or not _are_of_one_kind(flow.inputs[source], flow.outputs[output]):
@@ -155,7 +155,7 @@ def piece_of(flow: DataFlow, source: str, output: str, is_open: Mapping[str, Seq
         if part[1:] != (held.shape[part[0]] - 1, held.shape[part[0]]):
             return None
         part = (part[0], -1, None)
-    return Piece(output, order, part, place, bool((grades(codes[held]) == SHOWN).any()))
+    return HeldElements(output, order, part, place, bool((grades(codes[held]) == SHOWN).any()))
 
 
 def _undressed(flow: DataFlow, source: str, output: str) -> Iterator[tuple[Dress, DataFlow]]:
@@ -176,7 +176,7 @@ def _undressed(flow: DataFlow, source: str, output: str) -> Iterator[tuple[Dress
     if np.isin(grades(codes), (UPDATED, SHOWN, SCALED)).any():
         fitting = []  # the order of final values is known, and is no order of axes
     for order in orders or fitting:
-        piece = Piece(output, order)
+        piece = HeldElements(output, order)
         arrays = {name: piece.undressed(array, before.shape) for name, array in target.codes.items()}
         ids = None if target.ids is None else piece.undressed(target.ids, before.shape)
         plain = dataclasses.replace(target, shape=before.shape, dtype=before.dtype, ids=ids, codes=arrays)

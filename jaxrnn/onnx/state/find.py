@@ -87,7 +87,7 @@ def open_sizes(variables: Sequence[StateVar], growing: Collection[str]) -> tuple
 
 
 @dataclass(frozen=True)
-class Findings:
+class FoundState:
     """The state of a graph."""
 
     variables: tuple[StateVar, ...]  # the external variables in the order of the inputs, then the internal variables
@@ -207,13 +207,13 @@ class StateSearch:
                 raise InputError(f"`state={self.declared}`: one output cannot be the updated value of two inputs")
         return dresses
 
-    def find(self) -> Findings:
+    def find(self) -> FoundState:
         """Return the state, or raise a StateError that asks for a declaration."""
         with exact_types():
             variables = self._find()
         growing, of_frame = frozenset(self.growing), tuple(self.of_frame)
         undeclared = tuple(self.undeclared)
-        return Findings(variables, self.probe.dimensions, growing, of_frame, undeclared, self.dresses)
+        return FoundState(variables, self.probe.dimensions, growing, of_frame, undeclared, self.dresses)
 
     def paired(self, names: Collection[str], chosen: bool) -> set[str]:
         """Return the inputs among these, with values in the file, that are state or may be state.
@@ -594,7 +594,7 @@ def read_facts(proto: onnx.ModelProto, graph: ir.Graph) -> StepFile | None:
     return facts
 
 
-def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str]) -> Findings | None:
+def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str]) -> FoundState | None:
     """Return the state that a file declares, or None if the file is a function without state."""
     if facts.kind == FUNCTION:
         return None
@@ -613,4 +613,4 @@ def stated_state(facts: StepFile, proto: onnx.ModelProto, static: Collection[str
         for each in facts.spec.state
         if (names := facts.state[each.name]).output is not None and names.input not in static and each.dtype is not None
     ]
-    return Findings(tuple(variables), {}, frozenset())
+    return FoundState(tuple(variables), {}, frozenset())

@@ -66,10 +66,10 @@ def follow(
         operators = {node.name: node.operator.name for node in nodes}
         written = {node.name for node in nodes if node.operator.own and node.operator.traits.carries is None}
         following = Following(operators, written, budget.keep, elements=sources is not None)
-        return _Trace(program, strict, following, hollow).run(sizes, known, sources or ())
+        return _SizeTrace(program, strict, following, hollow).run(sizes, known, sources or ())
 
 
-class _Trace:
+class _SizeTrace:
     def __init__(self, program: Program, strict: bool, following: Following, hollow: Collection[str]):
         self.program, self.strict, self.following, self.hollow = program, strict, following, hollow
         self.result = following.result

@@ -34,7 +34,7 @@ from jaxrnn.streaming.rules.elementwise import (
     unknown_yet,
 )
 from jaxrnn.streaming.rules.reductions import per_frame, within_frames
-from jaxrnn.streaming.rules.time import Table, as_table, concatenate_time, numbered_frames, pick, split_time, take
+from jaxrnn.streaming.rules.time import RowTable, as_table, concatenate_time, numbered_frames, pick, split_time, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import (
     Affine,
@@ -334,7 +334,7 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
     return _frames(run, equation, x, indices) if is_dropped else _windows(run, equation, x, indices)
 
 
-def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indices: Any) -> Any:
+def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | RowTable, indices: Any) -> Any:
     """Index a stream, or a table, by indices that are the same in each step."""
     numbers, sizes, axis = equation.params["dimension_numbers"], list(equation.params["slice_sizes"]), x.axis
     taken: Any = x
@@ -354,7 +354,7 @@ def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | Table, indice
             return taken
         if isinstance(taken, Rows):
             raise taken.error
-    elif isinstance(x, Table):
+    elif isinstance(x, RowTable):
         taken = take(run, x, 0, 1, sizes[axis])
     sizes[axis] = taken.array.shape[axis]
     (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))

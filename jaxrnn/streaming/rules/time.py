@@ -72,23 +72,23 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
     """A constant from which a slice takes one row for each frame, such as a positional encoding."""
 
     array: Any  # the constant
     axis: int  # the axis of the rows
 
 
-def as_table(run: Pass, x: Any, shape: Any) -> Chunk | Table:
+def as_table(run: Pass, x: Any, shape: Any) -> Chunk | RowTable:
     """Return a stream unchanged, and a constant as a table with rows along the time axis of `shape`."""
     if isinstance(x, Chunk):
         return x
     refuse_final_values(run, [x])
     (axis,) = symbolic_axes(shape)
-    return Table(x, axis)
+    return RowTable(x, axis)
 
 
-def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
+def _rows(run: Pass, table: RowTable, start: int, stride: int, size: Any) -> Chunk:
     """Return rows of a table as a stream; the constraints guarantee that the table is long enough."""
     timeline = run.clock.timeline(size)
     delay, most = timeline.certain, table.array.shape[table.axis]
@@ -97,7 +97,7 @@ def _rows(run: Pass, table: Table, start: int, stride: int, size: Any) -> Chunk:
     return run.make(jnp.take(jnp.asarray(table.array), places, table.axis), table.axis, timeline, delay, None)
 
 
-def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Any:
+def take(run: Pass, x: Chunk | RowTable, start: Any, stride: int, size: Any) -> Any:
     """Take frames ``start``, ``start + stride``, ...: a stream, or a final value if the number of frames is fixed.
 
     Rows of a table from a place on that depends on the length are `Rows`.
@@ -109,13 +109,13 @@ def take(run: Pass, x: Chunk | Table, start: Any, stride: int, size: Any) -> Any
     if begin is None:
         why = f"it starts at frame {start}, which depends on the length of the stream"
         error = run.refusal(why, "start at a fixed frame", UndecidedError)
-        if not isinstance(x, Table) or int(stride) != 1:
+        if not isinstance(x, RowTable) or int(stride) != 1:
             raise error
         row, table = int(value_of(start, 0)), x  # of the table, for a difference of 0
         at = lambda differences: jnp.take(jnp.asarray(table.array), row + differences, table.axis, mode="clip")  # noqa: E731
         return Rows(error, axis=x.axis, size=size, origin=row - start, at=at)
     start, stride = begin, int(stride)
-    if isinstance(x, Table):
+    if isinstance(x, RowTable):
         return _rows(run, x, start, stride, size)
     if start == 0 and stride == 1 and str(size) == str(x.timeline.size):
         return x
