@@ -135,7 +135,7 @@ def measure(offline: Offline, total: int, nan: bool = True) -> list[Any]:
     frames, continued = changed_frames(offline, x, total, nan), continuations(offline, x, total, nan)
     found = offline.on_each([*frames, *(each for recordings in continued.values() for each in recordings)])
     delays = least_delays(streamed, found[0], continued, iter(found[len(frames) :]))
-    outputs = zip(streamed._plan.outputs, changes(found[: len(frames)], total), delays, strict=True)
+    outputs = zip(streamed._plan.facts.outputs, changes(found[: len(frames)], total), delays, strict=True)
     results = []
     for kind, changed, delay in outputs:
         streams = isinstance(kind, Chunk)
@@ -189,7 +189,7 @@ def least_delays(
         continued: recordings that begin like the recording, by the number of pulses.
         found: the outputs of these, one after the other.
     """
-    kinds = streamed._plan.outputs
+    kinds = streamed._plan.facts.outputs
     least = [0 if isinstance(kind, Chunk) else None for kind in kinds]
     for pulses, recordings in continued.items():
         computed = [whole, *itertools.islice(found, len(recordings))]
@@ -246,7 +246,7 @@ def check_facts(
     if something:
         assert any(each.receptive_field for each in found), "nothing is measured: no output changes with a frame"
     ahead = max(each.look_ahead for each in found)
-    delays = [getattr(kind, "delay", None) for kind in streamed._plan.outputs]
+    delays = [getattr(kind, "delay", None) for kind in streamed._plan.facts.outputs]
     least = [each.delay for each in found]
     said = streamed.look_ahead, streamed.receptive_field, delays
     # None stands for all of the past: a recurrence may forget it before its first frame is reached.

@@ -25,7 +25,7 @@ class Streaming:
     def __init__(self, streamed: Streamed, axes: Sequence[int | None], params: Any = None):
         self.streamed, self.axes, self.params = streamed, axes, params
         self.structure = streamed._plan.output_structure
-        self.kinds = streamed._plan.outputs
+        self.kinds = streamed._plan.facts.outputs
         self.times = [leaf.times for leaf in streamed._plan.leaves]
         self.start = streamed.init(params=params)
         self._flush = jax.jit(streamed.flush)

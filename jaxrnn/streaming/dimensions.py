@@ -259,7 +259,7 @@ class Timeline:
         return self._length_of(self.size, total) // self.outer
 
 
-@dataclass
+@dataclass(frozen=True)
 class Laps:
     """A rule for counting units in 32 bits without overflow: near the limit, the count falls back by a lap.
 
@@ -289,10 +289,9 @@ class Laps:
         period = next((each for each in periods if each <= half), half)
         return half // period * period
 
-    def note(self, period: int, growth: Fraction | int = 0) -> None:
-        """Include values of this period, which grow by `growth` in a unit."""
-        self.period = math.lcm(self.period, period)
-        self.fastest = max(self.fastest, math.ceil(abs(growth)))
+    def including(self, period: int, growth: Fraction | int = 0) -> Laps:
+        """Return the rule for further values of this period, which grow by `growth` in a unit."""
+        return Laps(math.lcm(self.period, period), max(self.fastest, math.ceil(abs(growth))))
 
     def completed(self, units: Any) -> Any:
         """Return the number of laps by which a count of units exceeds the limit."""

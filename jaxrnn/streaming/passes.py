@@ -35,8 +35,9 @@ from jaxrnn.streaming.diagnostics import (
     scope_of,
 )
 from jaxrnn.streaming.dimensions import Clock, Timeline
+from jaxrnn.streaming.facts import Facts, Known
 from jaxrnn.streaming.histories import Content, History, Placeholder, with_front
-from jaxrnn.streaming.instants import Findings, Instant
+from jaxrnn.streaming.instants import Instant
 from jaxrnn.streaming.narrow import WideOrigin, origin_of, streamed_operand
 from jaxrnn.streaming.values import (
     Affine,
@@ -105,9 +106,14 @@ class Pass:
         return self.now.clock
 
     @property
-    def found(self) -> Findings:
-        """The findings of the passes about the function."""
-        return self.now.found
+    def facts(self) -> Facts:
+        """The facts about the function."""
+        return self.now.facts
+
+    @property
+    def notes(self) -> Known:
+        """Where rules note what they need; a pass that computes only checks that this is among the facts."""
+        return self.now.notes
 
     def frames_of(self, timeline: Timeline) -> int:
         """Return the number of frames in a chunk."""
@@ -139,7 +145,7 @@ class Pass:
         if self.stateless:
             raise KeepsStateError
         name = self.unique(f"{self.prefix}{label_of(self.path) if self.path else 'stream'}.{kind}")
-        self.found.kinds[name] = kind.rstrip("0123456789")
+        self.notes.note(kinds={**self.facts.kinds, name: kind.rstrip("0123456789")})
         return name, self.begin(name, start()) if self.state is None else self.state[name]
 
     def begin(self, name: str, value: Any) -> Any:
@@ -191,7 +197,7 @@ class Pass:
     def growing_by(self, growth: Fraction | int) -> Iterator[None]:
         """Set the growth in one unit of chunks that are made inside the context."""
         outer, self._growth = self._growth, growth
-        self.found.laps.note(1, growth)
+        self.notes.repeat(1, growth)
         try:
             yield
         finally:
@@ -247,7 +253,7 @@ class Pass:
         chunk = streamed_operand(operands)
         if chunk is None or len(results) != 1 or not isinstance(results[0], Chunk):
             return
-        origin = origin_of(equation, operands, results[0], self.origin_of(chunk), self.found.positive)
+        origin = origin_of(equation, operands, results[0], self.origin_of(chunk), self.facts.positive)
         if origin is not None:
             self._content(results[0].lineage).narrow = origin
 
@@ -307,8 +313,8 @@ class Pass:
                 f"its result has {timeline.size} frames, but frames arrive at a rate that differs from this length",
                 "take every k-th frame, and cut off a fixed number of frames",
             )
-        self.found.warm_up = max(self.found.warm_up, -(delay // timeline.per_unit))
-        self.found.wait_for(timeline, delay)
+        self.notes.note(warm_up=max(self.facts.warm_up, -(delay // timeline.per_unit)))
+        self.notes.wait_for(timeline, delay)
         if new and self.is_empty(timeline, delay) and not is_key(array.dtype):
             # No result reads the frames, so a constant replaces the computation.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
@@ -357,7 +363,7 @@ class Pass:
         wait = delay - chunk.delay
         if wait <= 0:
             return chunk
-        self.found.wait_for(chunk.timeline, delay)
+        self.notes.wait_for(chunk.timeline, delay)
         base, earlier = self._content(chunk.lineage).base
         made, wait_from_base = self._content(base).delayed, earlier + wait
         if wait_from_base not in made:
@@ -394,7 +400,7 @@ class Pass:
             lead: number of frames in the array before frame 0.
         """
         assert chunk.late is not None
-        self.found.wait_for(chunk.timeline, lead + chunk.late.array.shape[chunk.axis])
+        self.notes.wait_for(chunk.timeline, lead + chunk.late.array.shape[chunk.axis])
         where = self.now.start(chunk.timeline, lead) + np.arange(frames.shape[time], dtype=np.int32)
         front = jnp.moveaxis(chunk.late.array, chunk.axis, time)
         return with_front(frames, front, time, where, few=chunk.frames < 8)

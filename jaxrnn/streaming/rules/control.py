@@ -83,15 +83,17 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         ]
 
     # Repeat with the templates that the body returns, until the templates stop changing. If they never do, unroll the
-    # loop. Later passes begin with the templates that an earlier pass has found.
-    key = id(equation), prefix, *(Template.of(value).key for value in operands)
-    found = run.found.carries.setdefault(key, (equation, []))[1]
+    # loop. The templates are facts, so that later passes begin with them.
+    key = equation, prefix, *(Template.of(value).key for value in operands)
     for trip in range(3):
-        try:
-            if trip == len(found):
+        found = run.facts.carries.get(key, ())
+        if trip == len(found):
+            run.notes.note(carries={**run.facts.carries, key: found})
+            try:
                 return attempt([Template.of(value) for value in start])
-        except _UnsettledError as unsettled:
-            found.append(unsettled.kinds)
+            except _UnsettledError as unsettled:
+                found = (*found, unsettled.kinds)
+                run.notes.note(carries={**run.facts.carries, key: found})
         start = [_widened(run, value, kind) for value, kind in zip(start, found[trip], strict=True)]
     return _unrolled(run, equation, inner, prefix, fixed, begin, xs)
 

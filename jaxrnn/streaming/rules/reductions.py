@@ -211,7 +211,7 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     first = jnp.where(better, place, where)
     run.store(extreme, jnp.where(better, best, old), x.timeline, x.delay)
     run.store(name, first, x.timeline, x.delay)
-    run.found.sinks.append((x.timeline, x.delay))
+    run.notes.complete(x.timeline, x.delay)
     return [FinalValue(first, reach=x.reach and x.reach.of_all)]
 
 
