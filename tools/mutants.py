@@ -167,6 +167,10 @@ LIVES = _mutants(
     ("laps of 64 bits", INSTANTS, "(positions - lost).astype", "positions.astype"),
     ("buffered positions", HISTORIES, "if self._growth and later.dtype == np.int32:", "if False:"),
 )
+STARTS = _mutants(
+    "test_stream_start.py",
+    ("programs of empty chunks", PASSES, "if timeline is not None and delay is not None and self", "if False and self"),
+)
 FACTS = _mutants(
     "test_stream_facts.py test_stream.py",
     ("late from the start", TIME, "if units is not None))", "if units))"),
@@ -416,6 +420,7 @@ MUTANTS = [
     *STATE,
     *STREAMS,
     *LIVES,
+    *STARTS,
     *FACTS,
     *CELLS,
     *RECOGNITION,
