@@ -37,7 +37,30 @@ FUNCTIONS = ("floordiv", "mod", "max", "min")
 
 
 class UndecidedError(StreamError):
-    """Raised if a function can be streamed only under stricter constraints on the length."""
+    """Raised if a function can be streamed only under stricter constraints on the length.
+
+    Sizes are only in the text of errors of JAX and of operators, so that the properties read the text.
+    """
+
+    @property
+    def parts(self) -> list[str]:
+        """The divisions, remainders, maxima and minima of the length in the reason."""
+        return parts_of(str(self))
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers in the reason, of which one may be the only length that works."""
+        return _numbers_in(str(self))
+
+    @property
+    def bounds(self) -> set[int]:
+        """The numbers in the reason with which a length is compared, of which one may be the largest that works."""
+        compared = re.findall("comparison '(.*)' is inconclusive", str(self))
+        return _numbers_in(" ".join([*(part for part in self.parts if part.startswith("min(")), *compared]))
+
+
+def _numbers_in(text: str) -> set[int]:
+    return {int(number) for number in re.findall(r"\d+", text)}
 
 
 def is_symbolic(size: Any) -> bool:
@@ -194,6 +217,12 @@ def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tupl
         shapes = map(shape_of, equation.outvars)
         for size in (*own_sizes(equation), *(size for shape in shapes for size in filter(is_symbolic, shape))):
             yield size, here
+
+
+def sizes_in(jaxpr: Any) -> set[str]:
+    """Return the dimensions in a jaxpr that depend on the length, of arrays and of values, as JAX prints them."""
+    values = (equation.params["dim"] for equation in walk(jaxpr) if equation.primitive.name == "dim_as_value")
+    return {str(size) for size in (*values, *(size for size, _ in symbolic_sizes(jaxpr)))}
 
 
 def own_sizes(equation: JaxprEqn) -> list[Any]:
