@@ -51,7 +51,9 @@ def never_ends(original):
 
 
 def one_unit_of_warm_up(original):
-    return lambda program, known, units, *arguments: original(program, known, 1, *arguments)
+    return lambda clock, notes, units, count, *more: original(
+        clock, notes, units, -1 if isinstance(count, int) else count, *more
+    )
 
 
 def never_certain(original):
@@ -146,7 +148,7 @@ VALUES = {
     "frames exist before the first": (Pass, "exists", exists_before_the_start, ["look-ahead", "recurrence on logs"]),
     "frames exist behind the last": (Pass, "exists", exists_behind_the_end, ["LSTM and its final state"]),
     "the stream never ends": (Instant, "end", never_ends, ["joined with constants", "known at the end"]),
-    "a warm-up of one unit": (plan, "_before_the_first_frame", one_unit_of_warm_up, ["front pad into a recurrence"]),
+    "a warm-up of one unit": (plan, "Instant", one_unit_of_warm_up, ["front pad into a recurrence"]),
     "frames handed out before they are certain": (Timeline, "__init__", never_certain, ["cut, then padded"]),
     "a flush one unit short": (Plan, "rest", one_unit_less, ["look-ahead", "many pads"]),
     "counting stops too early": (Collected, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),

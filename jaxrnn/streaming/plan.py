@@ -153,23 +153,6 @@ def _kind(output: Any) -> Any:
     return FinalValue(None, reach=output.reach) if isinstance(output, FinalValue) else None
 
 
-def _before_the_first_frame(
-    program: Program, known: Facts, units: int, params: Sequence[Any], constants: Sequence[Any]
-) -> tuple[Facts, Mapping[str, Any]]:
-    """Run the function on units of frames that do not exist; return the facts, and the state entries after them."""
-    run = Pass(Instant(program.clock, Collected(known), units, -units), None, program.placeholder)
-    outputs = program.run(run, params, program.placeholders(units, constants))
-    kinds, results = map(_kind, outputs), map(as_struct, _arrays(outputs))
-    facts = dataclasses.replace(run.facts, outputs=tuple(kinds), results=tuple(results))
-    # The count stays below 2**24. As a float, the count fits into the vector that contains most of the state.
-    counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
-    if facts.counts:
-        counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
-    if facts.counts_laps:
-        counters[LAPS] = np.zeros((), counters[COUNT].dtype)
-    return facts, dict(sorted({**run.new, **counters}.items()))
-
-
 def analyse(program: Program, params: Sequence[Any], known: Facts) -> tuple[Facts, Initial]:
     """Return the facts about a function, and the state before the first frame.
 
@@ -181,18 +164,26 @@ def analyse(program: Program, params: Sequence[Any], known: Facts) -> tuple[Fact
         params: the shapes and types of the parameters.
         known: the facts with which the analysis begins.
     """
-    facts, layout = known, Layout({})
+    notes, units = Collected(known), known.warm_up
 
-    def start(params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        nonlocal facts, layout
-        facts, entries = _before_the_first_frame(program, known, known.warm_up, params, constants)
-        layout = Layout(entries, joined=not is_plain())
-        return list(entries.values())
+    def start(params: Sequence[Any], constants: Sequence[Any]) -> dict[str, Any]:
+        """Return the state entries before the first frame."""
+        run = Pass(Instant(program.clock, notes, units, -units), None, program.placeholder)
+        outputs = program.run(run, params, program.placeholders(units, constants))
+        notes.note(outputs=tuple(map(_kind, outputs)), results=tuple(map(as_struct, _arrays(outputs))))
+        # The count stays below 2**24. As a float, the count fits into the vector that contains most of the state.
+        counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
+        if run.facts.counts:
+            counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
+        if run.facts.counts_laps:
+            counters[LAPS] = np.zeros((), counters[COUNT].dtype)
+        return {**run.new, **counters}
 
-    closed, _ = trace_inlined(start, params, [leaf.struct for leaf in program.leaves if leaf.axis is None])
-    if facts.warm_up > known.warm_up:
-        return analyse(program, params, facts)
-    return facts, Initial(layout, closed)
+    closed, structure = trace_inlined(start, params, [leaf.struct for leaf in program.leaves if leaf.axis is None])
+    if notes.facts.warm_up > units:
+        return analyse(program, params, dataclasses.replace(known, warm_up=notes.facts.warm_up))
+    layout = Layout(jax.tree.unflatten(structure, closed.out_avals), joined=not is_plain())
+    return notes.facts, Initial(layout, closed)
 
 
 class Plan:
