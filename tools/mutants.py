@@ -155,7 +155,7 @@ STREAMS = _mutants(
 LIVES = _mutants(
     "test_stream_lives.py",
     ("counts overflow", "streaming/plan.py", "new[UNITS] -= done *", "new[UNITS] -= 0 * done *"),
-    ("lost laps", "streaming/plan.py", "(laps + done).astype", "laps.astype"),
+    ("lost laps", "streaming/plan.py", "(now.laps + done).astype", "now.laps.astype"),
     ("laps of any length", TIMELINE, "return half // period * period", "return half - 1"),
     ("slow positions", TIMELINE, "max(self.fastest, math.ceil(abs(growth)))", "self.fastest"),
     (
