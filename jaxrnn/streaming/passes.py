@@ -72,6 +72,8 @@ class KeepsStateError(Exception):
 class Pass:
     """An evaluation of a jaxpr on chunks, with the state before and after.
 
+    ``dataclasses.replace(run, state=...)`` is a pass over an inner jaxpr, with state entries of its own.
+
     Attributes:
         now: the time of the pass: the frames of a chunk, and which of these exist.
         state: state entries before this pass; None in the first pass, which creates the entries.
@@ -91,14 +93,14 @@ class Pass:
     stateless: bool = False
     prefix: str = ""
     path: Path = ()
-    begun: dict[str, Any] = field(default_factory=dict)
-    new: dict[str, Any] = field(default_factory=dict)
+    begun: dict[str, Any] = field(default_factory=dict, init=False)
+    new: dict[str, Any] = field(default_factory=dict, init=False)
     #: The growth of the results of the current equation; see `Numbers`.
-    _growth: Fraction | int = 0
+    _growth: Fraction | int = field(default=0, init=False)
     #: How often this pass has used a name.
-    _used: dict[str, int] = field(default_factory=dict)
-    _contents: dict[object, Content] = field(default_factory=dict)
-    _masks: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
+    _used: dict[str, int] = field(default_factory=dict, init=False)
+    _contents: dict[object, Content] = field(default_factory=dict, init=False)
+    _masks: dict[tuple[Timeline, int], Any] = field(default_factory=dict, init=False)
 
     @property
     def clock(self) -> Clock:
@@ -466,26 +468,6 @@ class Pass:
     def frame_by_frame(self, equation: JaxprEqn, chunk: Chunk, *others: Any, axis: int | None = None) -> list[Chunk]:
         """Apply an equation that computes each frame separately; `axis` is the time axis of the results."""
         return [self.same(chunk, array, axis) for array in self.bind(equation, [chunk.array, *others])]
-
-    def child(
-        self,
-        prefix: str,
-        state: Mapping[str, Any] | None,
-        *,
-        local: bool = False,
-        stateless: bool = False,
-        now: Instant | None = None,
-    ) -> Pass:
-        """Create a pass over an inner jaxpr, with separate state entries."""
-        return Pass(
-            now or self.now,
-            state,
-            self.placeholder,
-            local=local or self.local,
-            stateless=stateless or self.stateless,
-            prefix=prefix,
-            path=self.path,
-        )
 
     @property
     def here(self) -> str:

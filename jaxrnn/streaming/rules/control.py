@@ -63,7 +63,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 
         def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
             slices, state = xs
-            child = run.child(prefix, None if run.state is None else state)
+            child = dataclasses.replace(run, state=None if run.state is None else state, prefix=prefix)
             values = inner(child, [*fixed, *with_arrays(carry_kinds, carry), *with_arrays(slice_kinds, slices)])
             results[:] = map(Template.of, values)
             if any(kind.final for kind in results):
@@ -142,7 +142,7 @@ def _unrolled(
         for value in xs:
             part = lax.index_in_dim(jnp.asarray(array_of(value)), index, 0, keepdims=False)
             slices.append(slice_kind(value).with_array(part))
-        child = run.child(f"{prefix}{index}/", run.state)
+        child = dataclasses.replace(run, prefix=f"{prefix}{index}/")
         values = inner(child, [*fixed, *carry, *slices])
         run.new.update(child.new)
         run.begun.update(child.begun)
@@ -177,7 +177,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     kinds = [Template.of(value) for value in start]
 
     def inner(part: Any, values: list[Any]) -> tuple[Pass, list[Any]]:
-        child = run.child("", None)
+        child = dataclasses.replace(run, state=None, prefix="")
         results = _inside(child, part, values)
         if child.new:
             run.refuse(
@@ -236,7 +236,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
 
     def trial(place: int, delays: list[Any] | None, state: Any) -> Any:
         def branch(arrays: Any) -> Any:
-            child = run.child(f"{prefix}{place}/", state)
+            child = dataclasses.replace(run, state=state, prefix=f"{prefix}{place}/")
             outs = _inside(child, branches[place], with_arrays(inputs, arrays))
             if delays is not None:
                 outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
@@ -377,7 +377,8 @@ class OnePass(Domain):
         """
         rule = jaxpr is not self.body
         now = dataclasses.replace(self.run.now, **dict(zip(self.names, arrays, strict=True)))
-        child = self.run.child("", None, local=rule, stateless=not rule, now=now)
+        local, stateless = rule or self.run.local, not rule or self.run.stateless
+        child = dataclasses.replace(self.run, now=now, state=None, prefix="", local=local, stateless=stateless)
         results = interpret(child, jaxpr, with_arrays(kinds, operands))
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
         results = list(map(child.spread, results))

@@ -414,7 +414,6 @@ def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -
     chunk = run.spread(chunk)
     timeline = chunk.timeline
     delay = max(chunk.delay or 0, timeline.certain + wait)
-    run.notes.wait_for(timeline, delay)
     end, where = run.now.end(timeline), run.now.indices(timeline, delay)
     if compare is None:
         x = run.delayed(chunk, delay)

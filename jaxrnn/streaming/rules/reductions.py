@@ -6,6 +6,7 @@ up to the last frame as state. An equation with time as a batch axis applies dir
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -304,7 +305,8 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     def solver(jaxpr: Any, constants: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         def on_arrays(arrays: list[Any]) -> list[Any]:
             chunks = [chunk.holding(array) for chunk, array in zip(right, arrays, strict=True)]
-            alone = run.child("", None, stateless=True)  # masks that a pass keeps must not leave the trace of a solver
+            # Masks that a pass keeps must not leave the trace of a solver.
+            alone = dataclasses.replace(run, state=None, prefix="", stateless=True)
             return [value.array for value in interpret(alone, jaxpr, [*constants, *chunks])]
 
         return on_arrays
