@@ -76,6 +76,10 @@ class Facts:
     results: tuple[Any, ...] = ()  # the shape and dtype of each output, for the smallest pulse
 
 
+class NewFactError(AssertionError):
+    """Raised if a pass that computes notes a fact that the analysis has not found."""
+
+
 class Known:
     """The facts in a pass that computes: what the pass notes is among the facts."""
 
@@ -89,7 +93,7 @@ class Known:
             self._learn(new)
 
     def _learn(self, new: dict[str, Any]) -> None:
-        raise AssertionError(f"a pass finds {new}, which the analysis has not found")
+        raise NewFactError(f"a pass finds {new}, which the analysis has not found")
 
     def wait_for(self, timeline: Timeline, frames: int) -> None:
         """Note that results depend on the number of frames until this number has come."""

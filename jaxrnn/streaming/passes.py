@@ -78,7 +78,8 @@ class Pass:
         now: the time of the pass: the frames of a chunk, and which of these exist.
         state: state entries before this pass; None in the first pass, which creates the entries.
         placeholder: values in frames that do not exist.
-        local: True to reduce over the frames of this chunk only, without state. Derivative rules need this.
+        local: True to reduce over the frames of this chunk only, without state. Derivative rules need this: JAX adds
+            the derivatives of all chunks.
         stateless: True to raise `KeepsStateError` for an equation that keeps state.
         prefix: prefix of the names of state entries.
         path: the current equation, preceded by the equations that contain this equation.

@@ -22,6 +22,7 @@ from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.equations import Domain, bind, called, shape_of, trace, type_of, with_rule
 from jaxrnn.jaxprs.own import choose, computed, platforms_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
+from jaxrnn.streaming.facts import NewFactError
 from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
@@ -355,7 +356,7 @@ class OnePass(Domain):
     """The `Domain` of chunks in a pass; `arrays` are the arrays of the pass that rules read."""
 
     def __init__(self, run: Pass, body: Any, inputs: list[Template]):
-        self.run, self.types = run, Types.here()
+        self.run, self.types = dataclasses.replace(run), Types.here()  # rules are traced when `run` is elsewhere
         self.body, self.inputs = body, inputs  # the function, and templates of the operands
         self.names = [
             name for name in ("count", "existing", "before", "laps") if isinstance(getattr(run.now, name), jax.Array)
@@ -373,13 +374,22 @@ class OnePass(Domain):
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
         """Evaluate the function or a derivative rule on chunks, with the arrays of the pass.
 
-        Raise `KeepsStateError` if the function keeps state, or if the results have different delays.
+        Raise `KeepsStateError` if the function keeps state, or if the results have different delays. Refuse a
+        derivative rule that keeps state, or that needs a fact which the function does not need.
         """
         rule = jaxpr is not self.body
         now = dataclasses.replace(self.run.now, **dict(zip(self.names, arrays, strict=True)))
-        local, stateless = rule or self.run.local, not rule or self.run.stateless
-        child = dataclasses.replace(self.run, now=now, state=None, prefix="", local=local, stateless=stateless)
-        results = interpret(child, jaxpr, with_arrays(kinds, operands))
+        local = rule or self.run.local
+        child = dataclasses.replace(self.run, now=now, state=None, prefix="", local=local, stateless=True)
+        try:
+            results = interpret(child, jaxpr, with_arrays(kinds, operands))
+        except (KeepsStateError, NewFactError):
+            if not rule:
+                raise
+            self.run.refuse(
+                "its derivative rule reads other frames, or positions in time",
+                "leave out the rule, or differentiate `Streamed.offline`, which has no state",
+            )
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
         results = list(map(child.spread, results))
         if not self.outputs:

@@ -79,7 +79,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
         return run.bind(equation, [array], axes=tuple(axes))[0]
 
     if run.local:
-        return reduced(frames, axes)
+        return FinalValue(reduced(frames, axes))
     shape = [size for axis, size in enumerate(frames.shape) if axis not in axes]
     total = Total(run, kind, shape, frames.dtype, x.timeline, x.delay)
     result = total.after_all(frames, axes, x.axis, reduced)
@@ -129,7 +129,7 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     assert left.delay is not None
     arrays = [run.fill(left, 0).array, run.fill(right, 0).array]
     if run.local:
-        return run.bind(equation, arrays)
+        return FinalValue(*run.bind(equation, arrays))
     reach = union([left.reach, right.reach])
     dtype = type_of(equation.outvars[0])
     # XLA's CPU backend refuses some products of bfloat16 that accumulate in float32.
