@@ -109,7 +109,10 @@ class Known:
 
 
 class Collected(Known):
-    """The facts in the pass that analyses, which collects what rules note."""
+    """The facts in the pass that analyses, which collects what rules note.
+
+    The pass may read facts before they are complete: no unit has come yet, so that horizon and laps do not matter.
+    """
 
     def _learn(self, new: dict[str, Any]) -> None:
         self.facts = dataclasses.replace(self.facts, **new)
