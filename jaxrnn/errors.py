@@ -70,7 +70,13 @@ class StateError(JaxrnnError, ValueError):
 
 
 class StreamError(JaxrnnError, ValueError):
-    """A function that cannot be streamed, or a pulse that does not fit."""
+    """A function that cannot be streamed, or a pulse that does not fit.
+
+    Attributes:
+        has_condition: True if the message names lengths for which the function can be streamed.
+    """
+
+    has_condition: bool = False
 
 
 class TrainingError(JaxrnnError, RuntimeError):

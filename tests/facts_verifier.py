@@ -35,7 +35,7 @@ def check_facts(
     if something:
         assert field, "nothing is measured: no output changes with a frame"
     ahead = max(each.look_ahead for each in found)
-    delays = [getattr(kind, "delay", None) for kind in streamed._plan.outputs]
+    delays = [getattr(kind, "delay", None) for kind in streamed._plan.facts.outputs]
     least = [each.delay for each in found]
     said = streamed.look_ahead, streamed.receptive_field, delays
     # None stands for all of the past: a recurrence may forget it before its first frame is reached.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 
@@ -149,6 +150,17 @@ def test_elementwise_functions_do_not_wait_for_repeated_frames():
     lengths, chunkings = (3, 9), ((1,), (3, 1))
     streamed = check_values(function, (9, CHANNELS), lengths=lengths, chunkings=chunkings, constraints=["S >= 3"])
     assert streamed.delay == 2
+
+
+@pytest.mark.parametrize("facts", [{"horizon": 0}, {"sinks": frozenset()}, {"counts": False}, {"kinds": {}}])
+def test_steps_learn_nothing(facts):
+    """A fact that the analysis has not found is an error, because the state was made without the fact."""
+    streamed = jaxrnn.stream(
+        lambda x: jnp.cumsum(x)[2:] * jnp.arange(x.shape[0], dtype=x.dtype)[2:], np.ones(9, np.float32), axes=0
+    )
+    streamed._plan.facts = dataclasses.replace(streamed._plan.facts, **facts)
+    with pytest.raises(AssertionError, match=f"a pass finds .*{next(iter(facts))}"):
+        streamed.step(None, streamed.init(), np.ones(1, np.float32))
 
 
 def test_gradients_ignore_repeated_frames_before_these_are_known():

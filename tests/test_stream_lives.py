@@ -128,15 +128,15 @@ def aged(streamed, units):
     """Entries of the state after so many units, for functions that keep counters only."""
     plan = streamed._plan
     entries = {name: np.asarray(value) for name, value in streamed.entries(streamed.init()).items()}
-    laps = plan.found.laps
+    laps = plan.facts.laps
     done = max(0, -(-(units - laps.limit) // laps.length)) if entries["units"].dtype == np.int32 else 0
-    given = {"count": min(units, plan.found.horizon), "units": units - done * laps.length, "laps": done}
+    given = {"count": min(units, plan.facts.horizon), "units": units - done * laps.length, "laps": done}
     return {name: np.asarray(given[name], value.dtype) if name in given else value for name, value in entries.items()}
 
 
 def ages(streamed):
     """Units before the first fall, before the third, and a month of frames at 16 kHz."""
-    laps, unit = streamed._plan.found.laps, streamed._plan.clock.unit
+    laps, unit = streamed._plan.facts.laps, streamed._plan.clock.unit
     return laps.limit - 24, laps.limit + 2 * laps.length - 24, MONTH // unit
 
 
@@ -150,7 +150,7 @@ def streamed_by(name, pulse):
 def check_frames(name, streamed, step):
     """Compare frames with `FUNCTIONS`, across a fall of the count; `step` runs one step on entries of the state."""
     plan, pulse = streamed._plan, streamed.pulse
-    unit, (output,) = plan.clock.unit, plan.outputs
+    unit, (output,) = plan.clock.unit, plan.facts.outputs
     for units in ages(streamed):
         entries, pieces = aged(streamed, units), []
         frames = 48 * unit

@@ -13,10 +13,11 @@ import pytest
 from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
-from jaxrnn.streaming import functions
+from jaxrnn.streaming import functions, plan
 from jaxrnn.streaming.dimensions import Timeline
+from jaxrnn.streaming.facts import Collected
 from jaxrnn.streaming.histories import History
-from jaxrnn.streaming.instants import Findings, Instant
+from jaxrnn.streaming.instants import Instant
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.plan import Plan
 from jaxrnn.streaming.rules import elementwise, recurrence
@@ -50,7 +51,9 @@ def never_ends(original):
 
 
 def one_unit_of_warm_up(original):
-    return lambda plan, units, *arguments: original(plan, 1, *arguments)
+    return lambda clock, notes, units, count, *more: original(
+        clock, notes, units, -1 if isinstance(count, int) else count, *more
+    )
 
 
 def never_certain(original):
@@ -66,9 +69,9 @@ def one_unit_less(original):
 
 
 def stops_counting_early(original):
-    def wait_for(found, timeline, frames):
-        original(found, timeline, frames)
-        found.horizon = max(0, found.horizon - 1)
+    def wait_for(notes, timeline, frames):
+        original(notes, timeline, frames)
+        notes.facts = dataclasses.replace(notes.facts, horizon=max(0, notes.facts.horizon - 1))
 
     return wait_for
 
@@ -145,10 +148,10 @@ VALUES = {
     "frames exist before the first": (Pass, "exists", exists_before_the_start, ["look-ahead", "recurrence on logs"]),
     "frames exist behind the last": (Pass, "exists", exists_behind_the_end, ["LSTM and its final state"]),
     "the stream never ends": (Instant, "end", never_ends, ["joined with constants", "known at the end"]),
-    "a warm-up of one unit": (Plan, "_start", one_unit_of_warm_up, ["front pad into a recurrence"]),
+    "a warm-up of one unit": (plan, "Instant", one_unit_of_warm_up, ["front pad into a recurrence"]),
     "frames handed out before they are certain": (Timeline, "__init__", never_certain, ["cut, then padded"]),
     "a flush one unit short": (Plan, "rest", one_unit_less, ["look-ahead", "many pads"]),
-    "counting stops too early": (Findings, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),
+    "counting stops too early": (Collected, "wait_for", stops_counting_early, ["look-ahead", "recurrence on logs"]),
     "nothing is filled": (Pass, "fill", no_fill, ["causal", "known at the end"]),
     "buffers begin with placeholders": (History, "__init__", history_of_nothing, ["causal"]),
     "chunks begin a frame late": (Instant, "start", first_frame_late, ["positions", "many pads into a recurrence"]),

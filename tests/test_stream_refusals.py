@@ -360,3 +360,37 @@ def test_a_number_of_frames_that_is_no_multiple():
     streamed = jaxrnn.stream(lambda x: x.reshape(-1, 2, 3).sum(1), X, axes=0, pulse=4, multiple=2)
     with pytest.raises(jaxrnn.InputError, match=r"the 4 frame\(s\) of the tail and a multiple of 2, not 3"):
         streamed.flush(None, streamed.init(), np.ones((4, 3), np.float32), 3)
+
+
+def ruled(derivative):
+    """Return an identity with this derivative rule, ``(x, ct) -> ct``."""
+    identity = jax.custom_vjp(lambda weight, x: weight * x)
+    identity.defvjp(lambda weight, x: (weight * x, x), lambda x, ct: (jnp.sum(ct * x), derivative(x, ct)))
+    return identity
+
+
+@pytest.mark.parametrize(
+    ("derivative", "words"),
+    [
+        (lambda x, ct: ct * (1 + jnp.arange(x.shape[0], dtype=x.dtype)), "reads other frames, or positions"),
+        (lambda x, ct: ct * jnp.float32(x.shape[0]), "reads other frames, or positions"),
+        (lambda x, ct: ct * jnp.pad(x, (2, 0))[:-2], "reads other frames, or positions"),
+        (lambda x, ct: ct + jnp.cumsum(x), "reads other frames, or positions"),
+        (lambda x, ct: ct * jnp.sum(x), "known only when the stream has ended"),
+        (lambda x, ct: ct * jnp.dot(x, x), "known only when the stream has ended"),
+    ],
+)
+def test_derivative_rules_of_other_frames(derivative, words):
+    """A rule gets the frames of a pulse. JAX adds the derivatives of pulses, so that sums over frames are right."""
+    function, x = ruled(derivative), jnp.arange(6, dtype=jnp.float32)
+    streamed = jaxrnn.stream(lambda weight, x: function(weight, x), x, axes=0, params=jnp.float32(1), pulse=2)
+    check_refused(jaxrnn.StreamError, words, jax.grad(lambda w: streamed.run(w, x).sum()), jnp.float32(1))
+
+
+def test_derivative_rules_of_single_frames():
+    function, x = ruled(lambda x, ct: 2 * ct * x), jnp.arange(6, dtype=jnp.float32)
+    streamed = jaxrnn.stream(lambda weight, x: function(weight, weight * x), x, axes=0, params=jnp.float32(1), pulse=2)
+    found, expected = (
+        jax.grad(lambda w, run=run: run(w, x).sum())(jnp.float32(3)) for run in (streamed.run, streamed.offline)
+    )
+    np.testing.assert_allclose(found, expected)

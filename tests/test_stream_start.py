@@ -54,6 +54,16 @@ def test_all_states_before_the_first_frame_are_one_small_program_at_most():
         assert len(counted) <= 1, name
 
 
+@pytest.mark.parametrize("name", ["running mean", "known at the end", "transposed by 2", "bits of all frames"])
+def test_entries_that_collect_frames_begin_as_constants(name):
+    """No frame exists before the first, so that totals and partial sums need no program to begin with."""
+    example = jax.ShapeDtypeStruct((20, 3), CASES[name].options.get("dtype", np.float32))
+    streamed = jaxrnn.stream(CASES[name].function, example, axes=0)
+    with compilations() as counted:
+        streamed.init()
+    assert not counted
+
+
 @pytest.mark.thorough
 def test_parameters_are_packed_with_one_walk(walks):
     streamed = jaxrnn.stream(lambda w, x: jnp.tanh(x @ (w + w.T)), jnp.zeros((9, 3)), axes=0, params=jnp.eye(3))

@@ -136,7 +136,7 @@ STREAMS = _mutants(
     ("lengths taken for unequal", "_jax/sizes.py", "inside[2][str(difference)] = difference", "pass"),
     (
         "horizons of whole pulses",
-        INSTANTS,
+        "streaming/facts.py",
         "timeline.settled, -(-frames // timeline",
         "timeline.settled, (frames // timeline",
     ),
@@ -155,17 +155,21 @@ STREAMS = _mutants(
 LIVES = _mutants(
     "test_stream_lives.py",
     ("counts overflow", "streaming/plan.py", "new[UNITS] -= done *", "new[UNITS] -= 0 * done *"),
-    ("lost laps", "streaming/plan.py", "(laps + done).astype", "laps.astype"),
+    ("lost laps", "streaming/plan.py", "(now.laps + done).astype", "now.laps.astype"),
     ("laps of any length", TIMELINE, "return half // period * period", "return half - 1"),
-    ("slow positions", TIMELINE, "self.fastest = max(self.fastest, math.ceil(abs(growth)))", "pass"),
+    ("slow positions", TIMELINE, "max(self.fastest, math.ceil(abs(growth)))", "self.fastest"),
     (
         "one frame of a lap",
         INSTANTS,
-        "np.asarray(self.found.laps.length * growth)",
-        "np.asarray(self.found.laps.length)",
+        "np.asarray(self.facts.laps.length * growth)",
+        "np.asarray(self.facts.laps.length)",
     ),
     ("laps of 64 bits", INSTANTS, "(positions - lost).astype", "positions.astype"),
     ("buffered positions", HISTORIES, "if self._growth and later.dtype == np.int32:", "if False:"),
+)
+STARTS = _mutants(
+    "test_stream_start.py",
+    ("programs of empty chunks", PASSES, "if timeline is not None and delay is not None and self", "if False and self"),
 )
 FACTS = _mutants(
     "test_stream_facts.py test_stream.py",
@@ -416,6 +420,7 @@ MUTANTS = [
     *STATE,
     *STREAMS,
     *LIVES,
+    *STARTS,
     *FACTS,
     *CELLS,
     *RECOGNITION,

@@ -152,7 +152,7 @@ def stream_model(
             streamed = stream(model._graph_function, example, params=model.params, **options)
     except (NodeError, StreamError) as error:
         cause = error if isinstance(error, NodeError) else error.__cause__
-        is_undecided = isinstance(cause, NodeError) and "can be streamed" not in str(error)
+        is_undecided = isinstance(cause, NodeError) and not getattr(error, "has_condition", False)
         if is_undecided and (relation := _relation(model, symbol, names, str(cause))):
             where = _in_terms_of(symbol, getattr(cause, "place", "") or str(cause))
             raise StreamError(f"{model.label}: {where}: two inputs have a time axis; {relation}") from error

@@ -136,7 +136,7 @@ class InPulses:
     def __init__(self, streamed: Streamed, params: Any = None):
         self.streamed, self.params = streamed, params
         self.leaves, self.structure = streamed._plan.leaves, streamed._plan.output_structure
-        self.kinds = streamed._plan.outputs
+        self.kinds = streamed._plan.facts.outputs
         self.start = streamed.init(params=params)
         self._steps: dict[int, Callable[..., Any]] = {}
         self._flush = _compiled(streamed.flush)

@@ -37,7 +37,30 @@ FUNCTIONS = ("floordiv", "mod", "max", "min")
 
 
 class UndecidedError(StreamError):
-    """Raised if a function can be streamed only under stricter constraints on the length."""
+    """Raised if a function can be streamed only under stricter constraints on the length.
+
+    Sizes are only in the text of errors of JAX and of operators, so that the properties read the text.
+    """
+
+    @property
+    def parts(self) -> list[str]:
+        """The divisions, remainders, maxima and minima of the length in the reason."""
+        return parts_of(str(self))
+
+    @property
+    def numbers(self) -> set[int]:
+        """The numbers in the reason, of which one may be the only length that works."""
+        return _numbers_in(str(self))
+
+    @property
+    def bounds(self) -> set[int]:
+        """The numbers in the reason with which a length is compared, of which one may be the largest that works."""
+        compared = re.findall("comparison '(.*)' is inconclusive", str(self))
+        return _numbers_in(" ".join([*(part for part in self.parts if part.startswith("min(")), *compared]))
+
+
+def _numbers_in(text: str) -> set[int]:
+    return {int(number) for number in re.findall(r"\d+", text)}
 
 
 def is_symbolic(size: Any) -> bool:
@@ -196,6 +219,12 @@ def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tupl
             yield size, here
 
 
+def sizes_in(jaxpr: Any) -> set[str]:
+    """Return the dimensions in a jaxpr that depend on the length, of arrays and of values, as JAX prints them."""
+    values = (equation.params["dim"] for equation in walk(jaxpr) if equation.primitive.name == "dim_as_value")
+    return {str(size) for size in (*values, *(size for size, _ in symbolic_sizes(jaxpr)))}
+
+
 def own_sizes(equation: JaxprEqn) -> list[Any]:
     """Return a list with the symbolic length of a loop. If the loop scans no arrays, no shape contains the length."""
     length = equation.params.get("length")
@@ -259,7 +288,7 @@ class Timeline:
         return self._length_of(self.size, total) // self.outer
 
 
-@dataclass
+@dataclass(frozen=True)
 class Laps:
     """A rule for counting units in 32 bits without overflow: near the limit, the count falls back by a lap.
 
@@ -289,10 +318,9 @@ class Laps:
         period = next((each for each in periods if each <= half), half)
         return half // period * period
 
-    def note(self, period: int, growth: Fraction | int = 0) -> None:
-        """Include values of this period, which grow by `growth` in a unit."""
-        self.period = math.lcm(self.period, period)
-        self.fastest = max(self.fastest, math.ceil(abs(growth)))
+    def including(self, period: int, growth: Fraction | int = 0) -> Laps:
+        """Return the rule for further values of this period, which grow by `growth` in a unit."""
+        return Laps(math.lcm(self.period, period), max(self.fastest, math.ceil(abs(growth))))
 
     def completed(self, units: Any) -> Any:
         """Return the number of laps by which a count of units exceeds the limit."""

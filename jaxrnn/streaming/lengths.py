@@ -31,7 +31,6 @@ from jaxrnn.streaming.dimensions import (
     is_zero,
     magnitude_of,
     names_in,
-    parts_of,
     period_of,
     symbolic_sizes,
     value_of,
@@ -301,11 +300,8 @@ def obstacle(error: UndecidedError, attempt: Attempt, most: int | None) -> Undec
 
 def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     """Return advice for a function that works up to a length, such as the length of a table or a bound in the code."""
-    bounds = " ".join(part for part in parts_of(str(error)) if part.startswith("min("))
-    bounds += " ".join(re.findall("comparison '(.*)' is inconclusive", str(error)))
-    numbers = {int(number) for number in re.findall(r"\d+", bounds)}
-    numbers |= {number - 1 for number in numbers}
-    for most in sorted((number for number in numbers if number > 1), reverse=True):
+    candidates = error.bounds | {number - 1 for number in error.bounds}
+    for most in sorted((number for number in candidates if number > 1), reverse=True):
         with contextlib.suppress(JaxrnnError):
             attempt(1, (f"S <= {most}",))
             said = _constrained(multiple, f"S <= {most}")
@@ -313,10 +309,9 @@ def _at_most(error: UndecidedError, attempt: Attempt, multiple: int) -> str:
     return ""
 
 
-def fixed_length(error: BaseException, works: Callable[[int], bool]) -> int | None:
+def fixed_length(error: UndecidedError, works: Callable[[int], bool]) -> int | None:
     """Return the only length that a function or file accepts, if an error contains this number; or None."""
-    numbers = {int(each) for each in re.findall(r"\d+", str(error))}
-    for number in sorted(each for each in numbers if 1 < each < _LONG)[:32]:
+    for number in sorted(each for each in error.numbers if 1 < each < _LONG)[:32]:
         others = (*range(number + 1, number + 9), 2 * number)
         if works(number) and not any(map(works, others)):
             return number

@@ -145,7 +145,7 @@ def _measured(offline: Offline, total: int, nan: bool) -> list[Measured]:
     found = offline.of_each([*frames, *(each for recordings in continued.values() for each in recordings)])
     delays = _least_delays(streamed, found[0], continued, iter(found[len(frames) :]))
     results = []
-    for kind, changed, delay in zip(streamed._plan.outputs, _changes(found[: len(frames)], total), delays, strict=True):
+    for kind, changed, delay in zip(streamed._plan.facts.outputs, _changes(found[: len(frames)], total), delays, strict=True):
         moves = isinstance(kind, Chunk)
         depends = np.moveaxis(changed, kind.axis + 1, 1) if moves else changed[:, None]
         depends = np.asarray(depends.any(tuple(range(2, depends.ndim)))).T  # [output frames, input frames]
@@ -221,7 +221,7 @@ def _least_delays(
 
     `whole` are the outputs of the recording, and `found` the outputs of the recordings in `continued`, in order.
     """
-    kinds = streamed._plan.outputs
+    kinds = streamed._plan.facts.outputs
     least: list[int | None] = [0 if isinstance(kind, Chunk) else None for kind in kinds]
     for pulses, recordings in continued.items():
         computed = [whole, *itertools.islice(found, len(recordings))]

@@ -35,8 +35,9 @@ from jaxrnn.streaming.diagnostics import (
     scope_of,
 )
 from jaxrnn.streaming.dimensions import Clock, Timeline
+from jaxrnn.streaming.facts import Facts, Known
 from jaxrnn.streaming.histories import Content, History, Placeholder, with_front
-from jaxrnn.streaming.instants import Findings, Instant
+from jaxrnn.streaming.instants import Instant
 from jaxrnn.streaming.narrow import WideOrigin, origin_of, streamed_operand
 from jaxrnn.streaming.values import (
     Affine,
@@ -71,11 +72,14 @@ class KeepsStateError(Exception):
 class Pass:
     """An evaluation of a jaxpr on chunks, with the state before and after.
 
+    ``dataclasses.replace(run, state=...)`` is a pass over an inner jaxpr, with state entries of its own.
+
     Attributes:
         now: the time of the pass: the frames of a chunk, and which of these exist.
         state: state entries before this pass; None in the first pass, which creates the entries.
         placeholder: values in frames that do not exist.
-        local: True to reduce over the frames of this chunk only, without state. Derivative rules need this.
+        local: True to reduce over the frames of this chunk only, without state. Derivative rules need this: JAX adds
+            the derivatives of all chunks.
         stateless: True to raise `KeepsStateError` for an equation that keeps state.
         prefix: prefix of the names of state entries.
         path: the current equation, preceded by the equations that contain this equation.
@@ -90,14 +94,14 @@ class Pass:
     stateless: bool = False
     prefix: str = ""
     path: Path = ()
-    begun: dict[str, Any] = field(default_factory=dict)
-    new: dict[str, Any] = field(default_factory=dict)
+    begun: dict[str, Any] = field(default_factory=dict, init=False)
+    new: dict[str, Any] = field(default_factory=dict, init=False)
     #: The growth of the results of the current equation; see `Numbers`.
-    _growth: Fraction | int = 0
+    _growth: Fraction | int = field(default=0, init=False)
     #: How often this pass has used a name.
-    _used: dict[str, int] = field(default_factory=dict)
-    _contents: dict[object, Content] = field(default_factory=dict)
-    _masks: dict[tuple[Timeline, int], Any] = field(default_factory=dict)
+    _used: dict[str, int] = field(default_factory=dict, init=False)
+    _contents: dict[object, Content] = field(default_factory=dict, init=False)
+    _masks: dict[tuple[Timeline, int], Any] = field(default_factory=dict, init=False)
 
     @property
     def clock(self) -> Clock:
@@ -105,9 +109,14 @@ class Pass:
         return self.now.clock
 
     @property
-    def found(self) -> Findings:
-        """The findings of the passes about the function."""
-        return self.now.found
+    def facts(self) -> Facts:
+        """The facts about the function."""
+        return self.now.facts
+
+    @property
+    def notes(self) -> Known:
+        """Where rules note what they need; a pass that computes only checks that this is among the facts."""
+        return self.now.notes
 
     def frames_of(self, timeline: Timeline) -> int:
         """Return the number of frames in a chunk."""
@@ -139,7 +148,7 @@ class Pass:
         if self.stateless:
             raise KeepsStateError
         name = self.unique(f"{self.prefix}{label_of(self.path) if self.path else 'stream'}.{kind}")
-        self.found.kinds[name] = kind.rstrip("0123456789")
+        self.notes.note(kinds={**self.facts.kinds, name: kind.rstrip("0123456789")})
         return name, self.begin(name, start()) if self.state is None else self.state[name]
 
     def begin(self, name: str, value: Any) -> Any:
@@ -191,7 +200,7 @@ class Pass:
     def growing_by(self, growth: Fraction | int) -> Iterator[None]:
         """Set the growth in one unit of chunks that are made inside the context."""
         outer, self._growth = self._growth, growth
-        self.found.laps.note(1, growth)
+        self.notes.repeat(1, growth)
         try:
             yield
         finally:
@@ -247,7 +256,7 @@ class Pass:
         chunk = streamed_operand(operands)
         if chunk is None or len(results) != 1 or not isinstance(results[0], Chunk):
             return
-        origin = origin_of(equation, operands, results[0], self.origin_of(chunk), self.found.positive)
+        origin = origin_of(equation, operands, results[0], self.origin_of(chunk), self.facts.positive)
         if origin is not None:
             self._content(results[0].lineage).narrow = origin
 
@@ -307,8 +316,8 @@ class Pass:
                 f"its result has {timeline.size} frames, but frames arrive at a rate that differs from this length",
                 "take every k-th frame, and cut off a fixed number of frames",
             )
-        self.found.warm_up = max(self.found.warm_up, -(delay // timeline.per_unit))
-        self.found.wait_for(timeline, delay)
+        self.notes.note(warm_up=max(self.facts.warm_up, -(delay // timeline.per_unit)))
+        self.notes.wait_for(timeline, delay)
         if new and self.is_empty(timeline, delay) and not is_key(array.dtype):
             # No result reads the frames, so a constant replaces the computation.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
@@ -357,7 +366,7 @@ class Pass:
         wait = delay - chunk.delay
         if wait <= 0:
             return chunk
-        self.found.wait_for(chunk.timeline, delay)
+        self.notes.wait_for(chunk.timeline, delay)
         base, earlier = self._content(chunk.lineage).base
         made, wait_from_base = self._content(base).delayed, earlier + wait
         if wait_from_base not in made:
@@ -394,7 +403,7 @@ class Pass:
             lead: number of frames in the array before frame 0.
         """
         assert chunk.late is not None
-        self.found.wait_for(chunk.timeline, lead + chunk.late.array.shape[chunk.axis])
+        self.notes.wait_for(chunk.timeline, lead + chunk.late.array.shape[chunk.axis])
         where = self.now.start(chunk.timeline, lead) + np.arange(frames.shape[time], dtype=np.int32)
         front = jnp.moveaxis(chunk.late.array, chunk.axis, time)
         return with_front(frames, front, time, where, few=chunk.frames < 8)
@@ -460,26 +469,6 @@ class Pass:
     def frame_by_frame(self, equation: JaxprEqn, chunk: Chunk, *others: Any, axis: int | None = None) -> list[Chunk]:
         """Apply an equation that computes each frame separately; `axis` is the time axis of the results."""
         return [self.same(chunk, array, axis) for array in self.bind(equation, [chunk.array, *others])]
-
-    def child(
-        self,
-        prefix: str,
-        state: Mapping[str, Any] | None,
-        *,
-        local: bool = False,
-        stateless: bool = False,
-        now: Instant | None = None,
-    ) -> Pass:
-        """Create a pass over an inner jaxpr, with separate state entries."""
-        return Pass(
-            now or self.now,
-            state,
-            self.placeholder,
-            local=local or self.local,
-            stateless=stateless or self.stateless,
-            prefix=prefix,
-            path=self.path,
-        )
 
     @property
     def here(self) -> str:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Var
+from jax.extend.core import Var
 from jax.interpreters import partial_eval
 
 from jaxrnn._files.messages import first_line
@@ -23,8 +23,7 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_inlined, type_of, walk
-from jaxrnn.jaxprs.moves import split
+from jaxrnn.jaxprs.equations import dependents, fingerprint, is_key, shape_of, trace_inlined, type_of, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
@@ -40,8 +39,9 @@ from jaxrnn.streaming.dimensions import (
     symbolic_sizes,
     value_of,
 )
+from jaxrnn.streaming.facts import Collected, Facts, Initial, Known
 from jaxrnn.streaming.histories import Placeholder
-from jaxrnn.streaming.instants import Findings, Instant
+from jaxrnn.streaming.instants import Instant
 from jaxrnn.streaming.interpreter import LARGEST_STATIC, interpret
 from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.narrow import positive_factors, widened_last
@@ -81,39 +81,109 @@ class Closed(NamedTuple):
     consts: Sequence[Any] = ()
 
 
-class Initial:
-    """The state before the first frame: mostly constants, and a small program for entries that depend on arguments.
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A function traced over a whole recording, ready to run on chunks."""
 
-    `closed` computes the state entries, in the order of the layout, from the leaves of the parameters and the inputs
-    that are constant in time.
+    closed: Closed
+    leaves: tuple[Leaf, ...]  # the arrays of the input
+    clock: Clock  # the timelines; `clock.unit` is the smallest pulse, in frames of the trace
+    placeholder: Placeholder
+
+    def run(self, run: Pass, params: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+        """Return the outputs of a pass: chunks, final values and arrays that are the same in each step."""
+        values = interpret(run, self.closed, [*params, *self._inputs(run, arrays)])
+        return [_output(run, *each) for each in zip(self.closed.jaxpr.outvars, values, strict=True)]
+
+    def _inputs(self, run: Pass, arrays: Sequence[Any]) -> list[Any]:
+        values: list[Any] = []
+        for leaf, array in zip(self.leaves, arrays, strict=True):
+            if leaf.axis is None:
+                values.append(array)
+                continue
+            timeline = self.clock.timeline(leaf.shape[leaf.axis])
+            chunk = run.make(array, leaf.axis, timeline, 0, Reach.of_input(timeline, leaf.times, self.clock.multiple))
+            values.append(chunk if run.now.existing is None else run.fill(chunk, self.placeholder.of(leaf.dtype)))
+        return values
+
+    def placeholders(self, units: int, constants: Sequence[Any]) -> list[Any]:
+        """Return input arrays in which no frame exists."""
+        values = iter(constants)
+        return [
+            next(values)
+            if leaf.axis is None
+            else lax.full(leaf.frames(units * self.clock.unit), self.placeholder.of(leaf.dtype), leaf.dtype)
+            for leaf in self.leaves
+        ]
+
+
+def _output(run: Pass, variable: Any, value: Any) -> Any:
+    """Return an output of a pass, with a delay of at least 0; refuse values that a step cannot return."""
+    if isinstance(value, Deferred):
+        raise value.error
+    if isinstance(value, Pairs):
+        run.refuse(
+            "an output has time on two axes, one element for each pair of frames", "reduce it over one of the axes"
+        )
+    if is_length(value):
+        value = FinalValue(run.now.length(value, type_of(variable)))
+    if is_key(as_struct(getattr(value, "array", value)).dtype):
+        run.refuse("an output contains random keys", "return jax.random.key_data(key)")
+    if not isinstance(value, Chunk):
+        return value
+    if value.outer != 1:
+        run.refuse(
+            "an output merges time with another axis, so its frames cannot be separated",
+            "split the axes before the function returns",
+        )
+    value = run.delayed(run.spread(value), 0)
+    assert value.delay is not None
+    run.notes.complete(value.timeline, value.delay)
+    return value
+
+
+def _arrays(outputs: Sequence[Any]) -> list[Any]:
+    return [value.array if isinstance(value, (Chunk, FinalValue)) else jnp.asarray(value) for value in outputs]
+
+
+def _kind(output: Any) -> Any:
+    """Return an output of a pass without the array; None if the output is the same in each step."""
+    if isinstance(output, Chunk):
+        return dataclasses.replace(output, array=None)
+    return FinalValue(None, reach=output.reach) if isinstance(output, FinalValue) else None
+
+
+def analyse(program: Program, params: Sequence[Any], known: Facts) -> tuple[Facts, Initial]:
+    """Return the facts about a function, and the state before the first frame.
+
+    The function is traced on the `known.warm_up` units before the first frame, where the state entries begin. If a
+    value has earlier frames, the function is traced again; more units than necessary do no harm.
+
+    Args:
+        program: the function.
+        params: the shapes and types of the parameters.
+        known: the facts with which the analysis begins.
     """
+    notes, units = Collected(known), known.warm_up
 
-    def __init__(self, layout: Layout, closed: ClosedJaxpr):
-        self.layout, self.closed = layout, closed
+    def start(params: Sequence[Any], constants: Sequence[Any]) -> dict[str, Any]:
+        """Return the state entries before the first frame."""
+        run = Pass(Instant(program.clock, notes, units, -units), None, program.placeholder)
+        outputs = program.run(run, params, program.placeholders(units, constants))
+        notes.note(outputs=tuple(map(_kind, outputs)), results=tuple(map(as_struct, _arrays(outputs))))
+        # The count stays below 2**24. As a float, the count fits into the vector that contains most of the state.
+        counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
+        if run.facts.counts:
+            counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
+        if run.facts.counts_laps:
+            counters[LAPS] = np.zeros((), counters[COUNT].dtype)
+        return {**run.new, **counters}
 
-    @functools.cached_property
-    def _split(self) -> tuple[list[np.ndarray | None], ClosedJaxpr, list[bool]]:
-        return split(self.closed)
-
-    @property
-    def depends(self) -> list[bool]:
-        """For each argument, True if the state depends on the argument."""
-        return self._split[2]
-
-    @functools.cached_property
-    def known(self) -> State | None:
-        """The state as NumPy arrays, or None if an entry depends on arguments."""
-        values, *_ = self._split
-        if any(value is None for value in values):
-            return None
-        return self.layout.pack(dict(zip(self.layout.places, values, strict=True)))
-
-    def __call__(self, arguments: Sequence[Any]) -> State:
-        """Return the state for some arguments."""
-        values, rest, _ = self._split
-        computed = iter(evaluate(rest, arguments))
-        entries = [next(computed) if value is None else value for value in values]
-        return self.layout.pack(dict(zip(self.layout.places, entries, strict=True)))
+    closed, structure = trace_inlined(start, params, [leaf.struct for leaf in program.leaves if leaf.axis is None])
+    if notes.facts.warm_up > units:
+        return analyse(program, params, dataclasses.replace(known, warm_up=notes.facts.warm_up))
+    layout = Layout(jax.tree.unflatten(structure, closed.out_avals), joined=not is_plain())
+    return notes.facts, Initial(layout, closed)
 
 
 class Plan:
@@ -135,12 +205,10 @@ class Plan:
         self.leaves = tuple(leaves)  # the arrays of the input
         self.params = jax.tree.map(as_struct, params)
         self.label, self.lengths = label, lengths  # the name in messages, and the lengths of recordings
-        self.placeholder = placeholder
         self.past = past
         self.output_structure = output_structure
         jaxpr = _without_dead_code(widened_last(with_shifts(with_numbers(closed.jaxpr))))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
-        #: The timelines; `clock.unit` is the smallest pulse, in frames of the trace.
         when_empty = self._sizes_when_empty(closed)
         if isinstance(when_empty, Unknown) or not self._has_shapes(shapes_when_empty, when_empty):
             when_empty = {}
@@ -148,24 +216,22 @@ class Plan:
         self.clock = Clock(_unit_of(jaxpr), multiple, lengths.allow, lengths.most, when_empty)
         # After this many units, the constraints depend on the place of the end in a unit only.
         settled = lengths.settled(self.clock.unit)
-        laps = Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit)
-        positive = positive_factors(self.closed, jax.tree.leaves(params))
-        begin = functools.partial(
-            Findings, horizon=settled or int(bool(when_empty)), counts=settled is None, positive=positive
+        known = Facts(
+            warm_up=max(1, -(-max(_front_pads(jaxpr), default=0) // self.clock.unit)),
+            horizon=settled or int(bool(when_empty)),
+            counts=settled is None,
+            laps=Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit),
+            positive=positive_factors(self.closed, jax.tree.leaves(params)),
+            past=past,
         )
-        self.found = begin(laps=laps, past=past)
-        self.outputs: list[Any] = []  # chunks and final values without arrays; other outputs are None
-        self.results: list[jax.ShapeDtypeStruct] = []  # of each output, for the smallest pulse
-        self.layout = Layout({})  # of the state entries
-        constants = [leaf.struct for leaf in leaves if leaf.axis is None]
+        program = Program(self.closed, self.leaves, self.clock, placeholder)
+        start = functools.partial(analyse, params=jax.tree.leaves(self.params))
         with own_arithmetic():
-            units = -(-max(_front_pads(jaxpr), default=0) // self.clock.unit)
-            start = functools.partial(self._traced_start, max(1, units), jax.tree.leaves(self.params), constants)
-            self.initial = start()
-            if past is not None:  # the first start has found the masks
-                self.closed = Closed(self._with_band(past), self.closed.consts)
-                self.found = begin(laps=laps)
-                self.initial = start()
+            self.facts, self.initial = start(program, known=known)
+            if past is not None:
+                program = dataclasses.replace(program, closed=self._with_band(past))
+                self.facts, self.initial = start(program, known=dataclasses.replace(known, past=None))
+        self.program, self.closed, self.layout = program, program.closed, self.initial.layout
 
     def _has_shapes(self, shapes: Sequence[Any] | Unknown, when_empty: Mapping[str, int]) -> bool:
         """Return True if the outputs have these shapes in an empty recording, or the function raises an error there.
@@ -204,112 +270,45 @@ class Plan:
         leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
         return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
 
-    def _with_band(self, past: int) -> Any:
+    def _with_band(self, past: int) -> Closed:
         """Return the jaxpr in which each attention without a bound sees no more than `past` earlier frames."""
-        if not self.found.masks:
+        if not self.facts.masks:
             raise StreamError(f"`past={past}` has no effect: no attention sees all earlier frames; leave it out")
-        return with_band(self.closed.jaxpr, self.found.masks, past)
+        return self.closed._replace(jaxpr=with_band(self.closed.jaxpr, self.facts.masks, past))
 
     # -- passes
 
-    def _inputs(self, run: Pass, arrays: Sequence[Any]) -> list[Any]:
-        values: list[Any] = []
-        for leaf, array in zip(self.leaves, arrays, strict=True):
-            if leaf.axis is None:
-                values.append(array)
-                continue
-            timeline = run.clock.timeline(leaf.shape[leaf.axis])
-            chunk = run.make(array, leaf.axis, timeline, 0, Reach.of_input(timeline, leaf.times, self.clock.multiple))
-            values.append(chunk if run.now.existing is None else run.fill(chunk, self.placeholder.of(leaf.dtype)))
-        return values
-
-    def _pass(self, params: Sequence[Any], arrays: Sequence[Any], run: Pass) -> list[Any]:
-        values = interpret(run, self.closed, [*params, *self._inputs(run, arrays)])
-        outputs = []
-        for variable, value in zip(self.closed.jaxpr.outvars, values, strict=True):
-            if isinstance(value, Deferred):
-                raise value.error
-            if isinstance(value, Pairs):
-                run.refuse(
-                    "an output has time on two axes, one element for each pair of frames",
-                    "reduce it over one of the axes",
-                )
-            if is_length(value):
-                value = FinalValue(run.now.length(value, type_of(variable)))
-            if is_key(as_struct(getattr(value, "array", value)).dtype):
-                run.refuse("an output contains random keys", "return jax.random.key_data(key)")
-            if isinstance(value, Chunk):
-                if value.outer != 1:
-                    run.refuse(
-                        "an output merges time with another axis, so its frames cannot be separated",
-                        "split the axes before the function returns",
-                    )
-                value = run.delayed(run.spread(value), 0)
-                assert value.delay is not None
-                run.found.sinks.append((value.timeline, value.delay))
-            outputs.append(value)
-        self.outputs = [
-            dataclasses.replace(value, array=None)
-            if isinstance(value, Chunk)
-            else (FinalValue(None, reach=value.reach) if isinstance(value, FinalValue) else None)
-            for value in outputs
-        ]
-        return [value.array if isinstance(value, (Chunk, FinalValue)) else jnp.asarray(value) for value in outputs]
-
-    def _placeholders(self, units: int, constants: Sequence[Any]) -> list[Any]:
-        """Return input arrays in which no frame exists."""
-        values = iter(constants)
-        return [
-            next(values)
-            if leaf.axis is None
-            else lax.full(leaf.frames(units * self.clock.unit), self.placeholder.of(leaf.dtype), leaf.dtype)
-            for leaf in self.leaves
-        ]
-
-    def _traced_start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> Initial:
-        """Trace the warm-up, which finds the facts; a warm-up that is longer than necessary does no harm."""
-        closed, _ = trace_inlined(functools.partial(self._start, units), params, constants)
-        needed = self.found.warm_up
-        return Initial(self.layout, closed) if needed <= units else self._traced_start(needed, params, constants)
-
-    def _start(self, units: int, params: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        """Return the state entries before the first frame, in the order of the layout."""
-        run = Pass(Instant(self.clock, self.found, units, -units), None, self.placeholder)
-        self.results = [as_struct(array) for array in self._pass(params, self._placeholders(units, constants), run)]
-        # The count stays below 2**24. As a float, the count fits into the vector that contains most of the state.
-        counters = {COUNT: np.zeros((), np.int32 if is_plain() else np.float32)}
-        if self.found.counts:
-            counters[UNITS] = np.zeros((), jax.dtypes.canonicalize_dtype(np.int64))
-        if self.found.counts_laps:
-            counters[LAPS] = np.zeros((), counters[COUNT].dtype)
-        entries = dict(sorted({**run.new, **counters}.items()))
-        self.layout = Layout(entries, joined=not is_plain())
-        return list(entries.values())
-
-    def run(
-        self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any = None
-    ) -> tuple[list[Any], State]:
-        """Run a pass on the leaves of the parameters, the packed state, and input arrays of `units` units.
-
-        If the stream ends in this pass, `existing` is the number of input frames that exist. Return the arrays of the
-        outputs, and the packed state.
-        """
+    def _continued(self, state: State, units: int, existing: Any = None) -> Pass:
+        """Return a pass on `units` units after a packed state."""
         entries = self.layout.unpack(state)
-        own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS, LAPS)}
-        count, before = self._count(entries), entries.get(UNITS)
         laps = None if LAPS not in entries else lax.stop_gradient(entries[LAPS]).astype(jnp.int32)
-        run = Pass(Instant(self.clock, self.found, units, count, existing, before, laps), own, self.placeholder)
-        outputs = self._pass(params, arrays, run)
-        later = jnp.minimum(count + np.int32(units), np.int32(self.found.horizon))
+        counted = self._count(entries), existing, entries.get(UNITS), laps
+        now = Instant(self.clock, Known(self.facts), units, *counted)
+        own = {name: value for name, value in entries.items() if name not in (COUNT, UNITS, LAPS)}
+        return Pass(now, own, self.program.placeholder)
+
+    def step(self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int) -> tuple[list[Any], State]:
+        """Return the arrays of the outputs for input arrays of `units` units, and the packed state after them.
+
+        `params` are the leaves of the parameters, and `state` is packed.
+        """
+        run = self._continued(state, units)
+        outputs = self.program.run(run, params, arrays)
+        now, laps = run.now, self.facts.laps
+        later = jnp.minimum(now.count + np.int32(units), np.int32(self.facts.horizon))
         new = {**run.new, COUNT: later.astype(self.layout.places[COUNT].dtype)}
-        if before is not None:
-            new[UNITS] = before + np.asarray(units, before.dtype)
-            if before.dtype == np.int32:
-                done = self.found.laps.completed(new[UNITS])
-                new[UNITS] -= done * np.asarray(self.found.laps.length, done.dtype)
-                if laps is not None:
-                    new[LAPS] = (laps + done).astype(self.layout.places[LAPS].dtype)
-        return outputs, self.layout.pack(new)
+        if now.before is not None:
+            new[UNITS] = now.before + np.asarray(units, now.before.dtype)
+            if now.before.dtype == np.int32:
+                done = laps.completed(new[UNITS])
+                new[UNITS] -= done * np.asarray(laps.length, done.dtype)
+                if now.laps is not None:
+                    new[LAPS] = (now.laps + done).astype(self.layout.places[LAPS].dtype)
+        return _arrays(outputs), self.layout.pack(new)
+
+    def flush(self, params: Sequence[Any], state: State, arrays: Sequence[Any], units: int, existing: Any) -> list[Any]:
+        """Return the arrays of the outputs if the stream ends after `existing` frames of the input arrays."""
+        return _arrays(self.program.run(self._continued(state, units, existing), params, arrays))
 
     def offline(self, params: Sequence[Any], arrays: Sequence[Any], frames: int) -> list[Any]:
         """Return the outputs for whole recordings, without chunks and state; `frames` counts frames of the trace."""
@@ -325,13 +324,13 @@ class Plan:
         """The extent of each output that depends on the input."""
         return [
             output.reach.extent(getattr(output, "timeline", None), self.clock)
-            for output in self.outputs
+            for output in self.facts.outputs
             if output is not None and output.reach is not None
         ]
 
     def spec(self, units: int) -> StepSpec:
         """Return the facts about pulses of this many units; arrays are in the order of their pytrees, named by path."""
-        multiple, kinds = self.clock.multiple, self.found.kinds
+        multiple, kinds = self.clock.multiple, self.facts.kinds
         pulse = units * self.clock.unit * multiple
         fields = [extent.field for extent in self.extents]
         return StepSpec(
@@ -359,9 +358,9 @@ class Plan:
 
     def _output_specs(self, pulse: int) -> Iterator[OutputSpec]:
         """Yield the spec of each output; an output that only the flush returns has no time axis."""
-        tree = jax.tree.unflatten(self.output_structure, range(len(self.outputs)))
+        tree = jax.tree.unflatten(self.output_structure, range(len(self.facts.outputs)))
         names = [jax.tree_util.keystr(path) or "output" for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-        for name, kind, result in zip(names, self.outputs, self.results, strict=True):
+        for name, kind, result in zip(names, self.facts.outputs, self.facts.results, strict=True):
             spec = OutputSpec(name, np.dtype(result.dtype), tuple(result.shape), at_end=isinstance(kind, FinalValue))
             if isinstance(kind, Chunk):
                 rate: Fraction = kind.timeline.rate / self.clock.multiple
@@ -371,16 +370,16 @@ class Plan:
 
     def rest(self, tail: int) -> int:
         """Return the number of units that a flush must run if up to `tail` more input frames exist."""
-        counts = np.arange(self.found.horizon + 1)
+        counts = np.arange(self.facts.horizon + 1)
         units = max(1, -(-tail // self.clock.unit))
-        for timeline, delay in set(self.found.sinks):
+        for timeline, delay in self.facts.sinks:
             waiting = timeline.length(counts * self.clock.unit + tail) - (counts * timeline.per_unit - delay)
             units = max(units, int(-(-np.max(waiting) // timeline.per_unit)))
         return units
 
     def total(self, entries: Mapping[str, Any], existing: Any) -> Any:
         """Return the length of a recording that ends after `existing` more frames, or the horizon if that is less."""
-        before = entries[UNITS] if self.found.counts else self._count(entries)
+        before = entries[UNITS] if self.facts.counts else self._count(entries)
         existing = existing if isinstance(existing, jax.Array) else np.asarray(existing)
         return before * np.asarray(self.clock.unit, before.dtype) + existing.astype(before.dtype)
 
@@ -397,7 +396,7 @@ class Plan:
         """Return the number of frames that a flush completes, for each output; None if the output is not a stream."""
         before = self._count(self.layout.unpack(state))
         result: list[Any] = []
-        for output in self.outputs:
+        for output in self.facts.outputs:
             if not isinstance(output, Chunk):
                 result.append(None)
                 continue

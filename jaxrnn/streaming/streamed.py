@@ -264,7 +264,7 @@ class Streamed:
             bodies = flatten(outputs)
         tail = padded(self._flat, rest, 1) if on_host else rest
         flushed = self.flush(params, state, self._input_tree(tail), total % self.pulse)
-        last, kinds = flatten(flushed.outputs), self._plan.outputs
+        last, kinds = flatten(flushed.outputs), self._plan.facts.outputs
         if on_host:
             last = [None if each is None else np.asarray(each) for each in last]
         frames = total // self.multiple
@@ -422,11 +422,11 @@ class Streamed:
         return self._plain_step(unpack(params, self._plan), arrays, state)
 
     def _plain_step(self, params: Any, arrays: list[Any], state: State) -> tuple[list[Any], State]:
-        outputs, new = self._plan.run(self._param_leaves(params), state, arrays, self._units)
+        outputs, new = self._plan.step(self._param_leaves(params), state, arrays, self._units)
         outputs = _nan_unless(self._plan.is_within(state, self._units), outputs)
         return [
             None if isinstance(kind, FinalValue) else output
-            for output, kind in zip(outputs, self._plan.outputs, strict=True)
+            for output, kind in zip(outputs, self._plan.facts.outputs, strict=True)
         ], new
 
     def _stages(self, params: Any) -> Step:
@@ -453,12 +453,12 @@ class Streamed:
         leaves = self._param_leaves(params)
 
         def one(state: State, arrays: list[Any], existing: jax.Array) -> tuple[list[Any], list[Any]]:
-            outputs, _ = self._plan.run(leaves, state, arrays, units, existing)
+            outputs = self._plan.flush(leaves, state, arrays, units, existing)
             counts = self._plan.counts(state, existing)
             outputs = _nan_unless(self._plan.is_allowed(state, existing), outputs)
             return [
                 output if count is None else _zeros_after(output, kind.axis, count)
-                for output, count, kind in zip(outputs, counts, self._plan.outputs, strict=True)
+                for output, count, kind in zip(outputs, counts, self._plan.facts.outputs, strict=True)
             ], counts
 
         if not batched:

@@ -194,7 +194,7 @@ class Total:
 
     def after(self, high: Any, low: Any = None) -> Any:
         """Add a part, which is the reduction of a chunk, and return the total."""
-        self._run.found.sinks.append(self._frames)
+        self._run.notes.complete(*self._frames)
         return self._add(Wide(high.astype(self._carried), low), lambda total: total)
 
     def _add(self, part: Wide, last: Callable[[Any], Any]) -> Any:

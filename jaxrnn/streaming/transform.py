@@ -40,7 +40,7 @@ from jaxrnn.streaming.diagnostics import (
     is_of_numpy,
     location_of_error,
 )
-from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, symbolic_axes, symbolic_sizes
+from jaxrnn.streaming.dimensions import SYMBOL, UndecidedError, is_symbolic, parts_of, sizes_in, symbolic_axes
 from jaxrnn.streaming.histories import Placeholder
 from jaxrnn.streaming.indexed import by_frames
 from jaxrnn.streaming.interpreter import RULES, is_observed
@@ -270,7 +270,9 @@ class _Offline:
                 # JAX's text about JAX functions does not help the reader of a file.
                 place = getattr(cause, "place", "")
                 said = f"{place}: it does not work for every length; {hint}"
-                raise StreamError(said if place else whole_message(error, f"; {hint}")) from cause or error
+                conditional = StreamError(said if place else whole_message(error, f"; {hint}"))
+                conditional.has_condition = True
+                raise conditional from cause or error
             fixed = None if cause is None else fixed_length(error, self._works)
             if fixed is None and isinstance(cause, NodeError):
                 error = obstacle(error, attempt, lengths.most)
@@ -295,7 +297,7 @@ class _Offline:
                 _leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple * times, name, scope)
                 for x, axis, ratio, name in zip(shapes, self.axes, self.times, self.names, strict=True)
             ]
-            inputs, sizes = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), ""
+            inputs, closed = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), None
             try:
                 with deciding(lengths.is_zero, _length_in(leaves)):
                     closed, outputs = trace_over_time(self.function, self.params, inputs)
@@ -304,13 +306,14 @@ class _Offline:
                         return found
                     closed = by_frames(closed)
                 closed = without_blocks(closed, _stream_part)
-                sizes = " ".join({str(size) for size, _ in symbolic_sizes(closed.jaxpr)})
                 equalities = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not equalities:
                     about = self.label, lengths, self.multiple, self._shapes_when_empty, past
                     return Plan(closed, outputs, self.params_example, leaves, self.placeholder, *about)
             except StreamError as error:
-                equalities = [each for each in identities(parts_of(f"{sizes} {error}"), lengths) if each not in known]
+                sizes = [] if closed is None else [*sizes_in(closed.jaxpr)]
+                sizes += error.parts if isinstance(error, UndecidedError) else []
+                equalities = [each for each in identities(parts_of(" ".join(sizes)), lengths) if each not in known]
                 if not equalities:
                     raise
             known = (*known, *equalities)

@@ -22,6 +22,7 @@ from jaxrnn.cells.forms import Types
 from jaxrnn.jaxprs.equations import Domain, bind, called, shape_of, trace, type_of, with_rule
 from jaxrnn.jaxprs.own import choose, computed, platforms_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape
+from jaxrnn.streaming.facts import NewFactError
 from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
@@ -63,7 +64,7 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
 
         def step(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
             slices, state = xs
-            child = run.child(prefix, None if run.state is None else state)
+            child = dataclasses.replace(run, state=None if run.state is None else state, prefix=prefix)
             values = inner(child, [*fixed, *with_arrays(carry_kinds, carry), *with_arrays(slice_kinds, slices)])
             results[:] = map(Template.of, values)
             if any(kind.final for kind in results):
@@ -83,15 +84,17 @@ def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
         ]
 
     # Repeat with the templates that the body returns, until the templates stop changing. If they never do, unroll the
-    # loop. Later passes begin with the templates that an earlier pass has found.
-    key = id(equation), prefix, *(Template.of(value).key for value in operands)
-    found = run.found.carries.setdefault(key, (equation, []))[1]
+    # loop. The templates are facts, so that later passes begin with them.
+    key = equation, prefix, *(Template.of(value).key for value in operands)
     for trip in range(3):
-        try:
-            if trip == len(found):
+        found = run.facts.carries.get(key, ())
+        if trip == len(found):
+            run.notes.note(carries={**run.facts.carries, key: found})
+            try:
                 return attempt([Template.of(value) for value in start])
-        except _UnsettledError as unsettled:
-            found.append(unsettled.kinds)
+            except _UnsettledError as unsettled:
+                found = (*found, unsettled.kinds)
+                run.notes.note(carries={**run.facts.carries, key: found})
         start = [_widened(run, value, kind) for value, kind in zip(start, found[trip], strict=True)]
     return _unrolled(run, equation, inner, prefix, fixed, begin, xs)
 
@@ -140,7 +143,7 @@ def _unrolled(
         for value in xs:
             part = lax.index_in_dim(jnp.asarray(array_of(value)), index, 0, keepdims=False)
             slices.append(slice_kind(value).with_array(part))
-        child = run.child(f"{prefix}{index}/", run.state)
+        child = dataclasses.replace(run, prefix=f"{prefix}{index}/")
         values = inner(child, [*fixed, *carry, *slices])
         run.new.update(child.new)
         run.begun.update(child.begun)
@@ -175,7 +178,7 @@ def while_(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
     kinds = [Template.of(value) for value in start]
 
     def inner(part: Any, values: list[Any]) -> tuple[Pass, list[Any]]:
-        child = run.child("", None)
+        child = dataclasses.replace(run, state=None, prefix="")
         results = _inside(child, part, values)
         if child.new:
             run.refuse(
@@ -234,7 +237,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
 
     def trial(place: int, delays: list[Any] | None, state: Any) -> Any:
         def branch(arrays: Any) -> Any:
-            child = run.child(f"{prefix}{place}/", state)
+            child = dataclasses.replace(run, state=state, prefix=f"{prefix}{place}/")
             outs = _inside(child, branches[place], with_arrays(inputs, arrays))
             if delays is not None:
                 outs = [_late(child, out, delay) for out, delay in zip(outs, delays, strict=True)]
@@ -353,7 +356,7 @@ class OnePass(Domain):
     """The `Domain` of chunks in a pass; `arrays` are the arrays of the pass that rules read."""
 
     def __init__(self, run: Pass, body: Any, inputs: list[Template]):
-        self.run, self.types = run, Types.here()
+        self.run, self.types = dataclasses.replace(run), Types.here()  # rules are traced when `run` is elsewhere
         self.body, self.inputs = body, inputs  # the function, and templates of the operands
         self.names = [
             name for name in ("count", "existing", "before", "laps") if isinstance(getattr(run.now, name), jax.Array)
@@ -371,12 +374,22 @@ class OnePass(Domain):
     def evaluate(self, arrays: list[Any], jaxpr: Any, kinds: Sequence[Template], operands: Sequence[Any]) -> list[Any]:
         """Evaluate the function or a derivative rule on chunks, with the arrays of the pass.
 
-        Raise `KeepsStateError` if the function keeps state, or if the results have different delays.
+        Raise `KeepsStateError` if the function keeps state, or if the results have different delays. Refuse a
+        derivative rule that keeps state, or that needs a fact which the function does not need.
         """
         rule = jaxpr is not self.body
         now = dataclasses.replace(self.run.now, **dict(zip(self.names, arrays, strict=True)))
-        child = self.run.child("", None, local=rule, stateless=not rule, now=now)
-        results = interpret(child, jaxpr, with_arrays(kinds, operands))
+        local = rule or self.run.local
+        child = dataclasses.replace(self.run, now=now, state=None, prefix="", local=local, stateless=True)
+        try:
+            results = interpret(child, jaxpr, with_arrays(kinds, operands))
+        except (KeepsStateError, NewFactError):
+            if not rule:
+                raise
+            self.run.refuse(
+                "its derivative rule reads other frames, or positions in time",
+                "leave out the rule, or differentiate `Streamed.offline`, which has no state",
+            )
         delays = {template.delay for template in (*kinds, *self.kinds_of(results))} - {None}
         results = list(map(child.spread, results))
         if not self.outputs:

@@ -105,7 +105,7 @@ def divide(run: Pass, equation: JaxprEqn, x: Any, divisor: Any) -> list[Any]:
     x, divisor = _constant_lengths(equation, [x, divisor])
     if isinstance(x, Chunk) and is_fixed(divisor) and np.issubdtype(np.asarray(divisor).dtype, np.integer):
         for number in {abs(int(each)) for each in np.unique(divisor)} - {0}:
-            run.found.laps.note(number // math.gcd(number, x.timeline.per_unit))
+            run.notes.repeat(number // math.gcd(number, x.timeline.per_unit))
     return elementwise(run, equation, x, divisor)
 
 
@@ -414,7 +414,6 @@ def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -
     chunk = run.spread(chunk)
     timeline = chunk.timeline
     delay = max(chunk.delay or 0, timeline.certain + wait)
-    run.found.wait_for(timeline, delay)
     end, where = run.now.end(timeline), run.now.indices(timeline, delay)
     if compare is None:
         x = run.delayed(chunk, delay)
@@ -482,9 +481,8 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
 
 def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> Any:
     """Return the number of each frame of a chunk as an array."""
-    run.found.counts = True
-    run.found.laps.note(1, timeline.per_unit)
-    now, before = run.now, run.now.units_before
+    run.notes.repeat(1, timeline.per_unit)
+    now, before = run.now, run.now.counted()
     first = jnp.asarray(now.count if isinstance(now.count, int) else before, before.dtype)
     first = first * np.asarray(timeline.per_unit, first.dtype) - np.asarray(delay, first.dtype)
     return now.cast_positions(first + jnp.arange(run.frames_of(timeline), dtype=first.dtype), timeline.per_unit, dtype)

@@ -85,9 +85,9 @@ def _with_older(
             return result + recurrent_sum(run, x, grid, exist, summed, layout)
         return running_extreme(run, kind, x, grid, exist)
     except InseparableError as error:
-        if run.found.past is None or not x.masked:
+        if run.facts.past is None or not x.masked:
             _refuse_unbounded(run, x, ["earlier"], error)
-        run.found.masks += x.masked
+        run.notes.note(masks=(*run.facts.masks, *(each for each in x.masked if each not in run.facts.masks)))
         return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.rewriting`
 
 

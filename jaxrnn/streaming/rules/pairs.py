@@ -100,7 +100,7 @@ class Grid:
     def existing(self, timeline: Timeline) -> Any:
         """Return a mask of the keys that exist, ``bool[keys]``, or True if all keys exist."""
         run = self.run
-        run.found.wait_for(timeline, self.delay - self.first + 1)
+        run.notes.wait_for(timeline, self.delay - self.first + 1)
         where, end = self.positions(timeline), run.now.end(timeline)
         exist = where >= 0 if end is None else (where >= 0) & (where < end)
         return True if isinstance(exist, np.ndarray) and np.all(exist) else exist
@@ -281,8 +281,8 @@ def _of_formula(run: Pass, like: Pairs, formula: Formula, dtype: Any, rank: int,
     if period == 1:
         array = jnp.asarray(table[0][columns])
     else:
-        units = run.now.count if isinstance(run.now.count, int) else run.now.units_before
-        run.found.laps.note(period)
+        units = run.now.count if isinstance(run.now.count, int) else run.now.counted()
+        run.notes.repeat(period)
         phase = jnp.asarray((units * like.timeline.per_unit - grid.delay) % period, jnp.int32)
         if period * columns.size <= LARGEST:
             every = np.stack([table[(start + queries[:, None]) % period, columns] for start in range(period)])

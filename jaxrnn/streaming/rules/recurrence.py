@@ -129,7 +129,7 @@ def over_time(
     delay = max((x.delay for x in moving if x.delay is not None), default=timeline.certain)
     delay = max(delay, earliest_delay(run, [*fixed, *start], timeline))
     frames = [run.harmless(run.delayed(x, delay)).array for x in xs]
-    run.found.sinks.append((timeline, delay))
+    run.notes.complete(timeline, delay)
     names: dict[str, int] = {}
     before = [run.unstreamed(value) for value in start]
     for index in needed:
@@ -167,7 +167,7 @@ def _begun(run: Pass, carry: Any, start: Any, timeline: Timeline, delay: int) ->
     """Return the carry before a pass: up to frame 0, the initial carry, which may be known only then."""
     if not isinstance(start, FinalValue):
         return carry
-    run.found.wait_for(timeline, delay + 1)
+    run.notes.wait_for(timeline, delay + 1)
     return jnp.where(run.now.start(timeline, delay) <= 0, start.array, carry)
 
 

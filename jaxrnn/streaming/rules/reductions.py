@@ -6,6 +6,7 @@ up to the last frame as state. An equation with time as a batch axis applies dir
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -78,7 +79,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
         return run.bind(equation, [array], axes=tuple(axes))[0]
 
     if run.local:
-        return reduced(frames, axes)
+        return FinalValue(reduced(frames, axes))
     shape = [size for axis, size in enumerate(frames.shape) if axis not in axes]
     total = Total(run, kind, shape, frames.dtype, x.timeline, x.delay)
     result = total.after_all(frames, axes, x.axis, reduced)
@@ -128,7 +129,7 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     assert left.delay is not None
     arrays = [run.fill(left, 0).array, run.fill(right, 0).array]
     if run.local:
-        return run.bind(equation, arrays)
+        return FinalValue(*run.bind(equation, arrays))
     reach = union([left.reach, right.reach])
     dtype = type_of(equation.outvars[0])
     # XLA's CPU backend refuses some products of bfloat16 that accumulate in float32.
@@ -211,7 +212,7 @@ def argument(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
     first = jnp.where(better, place, where)
     run.store(extreme, jnp.where(better, best, old), x.timeline, x.delay)
     run.store(name, first, x.timeline, x.delay)
-    run.found.sinks.append((x.timeline, x.delay))
+    run.notes.complete(x.timeline, x.delay)
     return [FinalValue(first, reach=x.reach and x.reach.of_all)]
 
 
@@ -304,7 +305,8 @@ def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     def solver(jaxpr: Any, constants: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         def on_arrays(arrays: list[Any]) -> list[Any]:
             chunks = [chunk.holding(array) for chunk, array in zip(right, arrays, strict=True)]
-            alone = run.child("", None, stateless=True)  # masks that a pass keeps must not leave the trace of a solver
+            # Masks that a pass keeps must not leave the trace of a solver.
+            alone = dataclasses.replace(run, state=None, prefix="", stateless=True)
             return [value.array for value in interpret(alone, jaxpr, [*constants, *chunks])]
 
         return on_arrays

@@ -92,7 +92,7 @@ def _rows(run: Pass, table: RowTable, start: int, stride: int, size: Any) -> Chu
     """Return rows of a table as a stream; the constraints guarantee that the table is long enough."""
     timeline = run.clock.timeline(size)
     delay, most = timeline.certain, table.array.shape[table.axis]
-    run.found.wait_for(timeline, delay + -(-most // stride))  # later frames have no row
+    run.notes.wait_for(timeline, delay + -(-most // stride))  # later frames have no row
     places = jnp.clip(jnp.asarray(run.now.indices(timeline, delay) * stride + start), 0, most - 1)
     return run.make(jnp.take(jnp.asarray(table.array), places, table.axis), table.axis, timeline, delay, None)
 
@@ -138,7 +138,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
     assert x.delay is not None
     if x.outer != 1:
         run.refuse("it slices an axis that merges another axis with time", "slice before the axes are merged")
-    run.found.sinks.append((x.timeline, x.delay))
+    run.notes.complete(x.timeline, x.delay)
     size, since, back = (count - 1) * stride + 1, None, None
     if is_symbolic(start):
         back = x.timeline.size - start
@@ -148,7 +148,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
                 "read frames at a fixed distance from the start or the end",
             )
         back = int(back)
-        run.found.wait_for(x.timeline, x.delay + back)
+        run.notes.wait_for(x.timeline, x.delay + back)
         name, old = run.carry("last", lambda: _empty(run, x, back))
         frames = joined = jnp.concatenate([old, x.array], x.axis)
         if x.late is not None:
@@ -162,7 +162,7 @@ def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue
         places = jnp.clip(offset + np.arange(size, dtype=np.int32), 0, frames.shape[x.axis] - 1)
         chosen = jnp.take(joined, places, x.axis)
     else:
-        run.found.wait_for(x.timeline, x.delay + int(start) + size)
+        run.notes.wait_for(x.timeline, x.delay + int(start) + size)
         since = Fraction(x.delay + int(start) + size, x.timeline.per_unit)
         name, old = run.carry("first", lambda: _empty(run, x, int(start) + size))
         slots = np.arange(int(start) + size, dtype=np.int32)
@@ -436,7 +436,7 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
         run.refuse("it clips the positions of frames to the length of the stream", _HINT)
     x = run.delayed(run.spread(x), earliest_delay(run, [updates], x.timeline))
     assert x.delay is not None
-    run.found.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
+    run.notes.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
     here = jnp.asarray(indices, jnp.int32) - jnp.asarray(run.now.start(x.timeline, x.delay), jnp.int32)
     mode = lax.GatherScatterMode.FILL_OR_DROP  # frames of other steps
     (array,) = run.bind(equation, [x.array, here, run.unstreamed(updates)], mode=mode)
