@@ -282,7 +282,7 @@ REWRITTEN = [
     ),
 ]
 
-CASTS_OF, FORMULAS = "jaxprs/casts.py", "streaming/formulas.py"
+CASTS_OF, INTEGERS = "jaxprs/casts.py", "streaming/integers.py"
 AWAITING, PARALLEL, OUTSIDE = (f"streaming/rules/{name}.py" for name in ("awaiting", "parallel", "outside"))
 CASTS = [
     *_mutants(
@@ -306,8 +306,13 @@ CASTS = [
             'not equation.params["reverse"]\n    return',
         ),
         ("scores out of range", PARALLEL, "if not (keeps.range or in_range) or", "if"),
-        ("steep positions", "streaming/rules/elementwise.py", "abs(scale) <= STEEPEST and", ""),
-        ("growth without end", FORMULAS, "len(found) == 1 and abs(found[0]) <= STEEPEST * frames", "len(found) == 1"),
+        ("steep positions", INTEGERS, "return is_near and max(abs(a), abs(b)) <= _STEEPEST", "return is_near"),
+        (
+            "growth without end",
+            INTEGERS,
+            "len(found) == 1 and abs(found[0]) <= _STEEPEST * self.frames",
+            "len(found) == 1",
+        ),
         ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
         (
             "no lengths past ranges",
@@ -339,9 +344,9 @@ CASTS = [
     ),
     *_mutants(
         "test_stream_attention.py",
-        ("formulas that round", FORMULAS, "return not self.is_quotient and self.fits(dtype)", "return True"),
-        ("formulas that overflow", FORMULAS, "<= np.iinfo(dtype).max))", "< np.inf))"),
-        ("signs of unsigned numbers", FORMULAS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
+        ("numbers that round", INTEGERS, "at if not self.is_quotient and self.fits(dtype) else None", "at"),
+        ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
+        ("signs of unsigned numbers", INTEGERS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
         ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
     ),
 ]

@@ -49,8 +49,8 @@ from jaxrnn.jaxprs.equations import (
 )
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
-from jaxrnn.streaming.formulas import operation_of
-from jaxrnn.streaming.values import Mask, is_wide
+from jaxrnn.streaming.integers import is_wide, operation_of
+from jaxrnn.streaming.values import Mask
 
 #: Kinds of equations that call a function on their operands.
 _CALLS = ("call", "checkpoint", "custom rule")
