@@ -306,7 +306,7 @@ CASTS = [
             'not equation.params["reverse"]\n    return',
         ),
         ("scores out of range", PARALLEL, "if not (keeps.range or in_range) or", "if"),
-        ("steep positions", INTEGERS, "return is_near and max(abs(a), abs(b)) <= _STEEPEST", "return is_near"),
+        ("steep positions", INTEGERS, "is_near and max(map(abs, slopes)) <= _STEEPEST", "is_near"),
         (
             "growth without end",
             INTEGERS,

@@ -61,7 +61,7 @@ _EVALUATED = 1 << 28
 #: The largest number of a frame for which integers of 32 bits must not overflow. A recording that is longer has more
 #: pairs of frames than fit into a gigabyte.
 FARTHEST = 1 << 14
-#: The largest factors and offsets of numbers of frames.
+#: The largest factors and offsets of numbers of frames, which do not overflow in recordings of a usual length.
 _STEEPEST, _LARGEST_OFFSET = 1 << 14, 1 << 20
 #: Products with larger numbers are meant to overflow, such as hashes, and so are numbers that grow more in a frame.
 _LARGEST_FACTOR = 2048
@@ -258,8 +258,11 @@ class Index:
             far = np.array([0, FARTHEST])
             at = at if np.all(np.abs(at(far[:, None], far)) <= top) else None
         if line is not None:
-            bounds = [each for each in (self.low, self.high) if each is not None and not _is_length(each)]
-            line = line if _is_small(line) and max(map(abs, bounds), default=0) <= top else None
+            *slopes, c = line
+            limits = (c, _LARGEST_OFFSET if any(slopes) else top), (self.low, top), (self.high, top)
+            known = [(each, most) for each, most in limits if each is not None and not _is_length(each)]
+            is_near = all(np.all((each <= most) & (each >= -most)) for each, most in known)
+            line = line if is_near and max(map(abs, slopes)) <= _STEEPEST else None
         if at is None and line is None:
             return UNKNOWN
         found = dataclasses.replace(self, at=at, columns=())
@@ -305,13 +308,6 @@ def _sum(signs: Sequence[int], lines: Sequence[Line | None]) -> Line | None:
     parts = [a for a, _, _ in known], [b for _, b, _ in known], constants
     a, b, c = (sum(sign * each for sign, each in zip(signs, part, strict=True)) for part in parts)
     return a, b, c
-
-
-def _is_small(line: Line) -> bool:
-    """Return True if numbers of frames do not overflow in 32 bits, in recordings of a usual length."""
-    a, b, c = line
-    is_near = _is_length(c) or bool(np.all((c <= _LARGEST_OFFSET) & (c >= -_LARGEST_OFFSET)))
-    return is_near and max(abs(a), abs(b)) <= _STEEPEST
 
 
 def _ends(line: Line, size: Any) -> tuple[Any, Any]:
@@ -446,7 +442,8 @@ def _moved(operation: _Operation) -> Index:
     axes = params.get("broadcast_dimensions", ())  # the new axis of each axis; None for an axis of size 1
     if equation.primitive.name == "reshape":
         times = [symbolic_axes(shape) for shape in (old, new)]
-        if list(map(len, times)) != [1, 1] or math.prod(old[times[0][0] + 1 :]) != math.prod(new[times[1][0] + 1 :]):
+        inner = [math.prod(shape[axes[0] + 1 :]) for shape, axes in zip((old, new), times, strict=True) if axes]
+        if x.level is None and (list(map(len, times)) != [1, 1] or inner[0] != inner[1]):
             return UNKNOWN  # other axes merge into time, or time is split
         whole, parts = ([axis for axis, size in enumerate(shape) if str(size) != "1"] for shape in (old, new))
         is_same = [str(old[axis]) for axis in whole] == [str(new[axis]) for axis in parts]
@@ -466,6 +463,11 @@ def _moved(operation: _Operation) -> Index:
     return dataclasses.replace(x, unclipped=(a, b, c if c.size > 1 else c.reshape(sizes)), columns=())
 
 
+@_RULES.add("dim_as_value")
+def _length(operation: _Operation) -> Index:
+    return Index.of(0, 0, operation.equation.params["dim"])
+
+
 @_RULES.add("concatenate")
 def _joined(operation: _Operation) -> Index:
     equation, last = operation.equation, len(out_shape(operation.equation)) - 1
@@ -479,9 +481,12 @@ def _converted(operation: _Operation) -> Index:
     if x.is_quotient:  # a cast rounds to 0
         truncates = dtype.kind in "iu" and dtype.itemsize >= 4 and x.least is not None and x.least >= 0
         return _floor(operation) if truncates else UNKNOWN
-    if (dtype == np.bool_) != (type_of(operation.equation.invars[0]) == np.bool_):
-        cast = (lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1)
-        return Index.constant(cast(*operation.fixed)) if operation.fixed else operation.made(cast)
+    old = type_of(operation.equation.invars[0])
+    if operation.fixed and dtype.kind in "iub":
+        (elements,) = operation.fixed
+        return Index.constant(converted(elements.astype(np.float64 if old.kind == "f" else elements.dtype), dtype))
+    if (dtype == np.bool_) != (old == np.bool_):
+        return operation.made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
     return x.held_in(dtype)
 
 
