@@ -144,6 +144,12 @@ def as_flax_masks(x):
     return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores, -1), batch)[1]
 
 
+def numbers_as_booleans(x):
+    """A mask that hides frame 0 from all later frames."""
+    d, later = apart(x), lax.convert_element_type(jnp.arange(x.shape[0]), bool)
+    return attend(x, (d >= 0) & (d <= 3) & (later[None] | (d == 0)))
+
+
 def in_type(x, dtype):
     """Positions in a type in which no difference may be negative."""
     n = jnp.arange(x.shape[0], dtype=dtype)
@@ -203,6 +209,7 @@ CASES = {
     "in a batch": in_batch,
     "positions of a batch": as_flax_masks,
     "unsigned positions": lambda x: in_type(x, jnp.uint32),
+    "positions as booleans": numbers_as_booleans,
     "floating positions": lambda x: in_type(x, jnp.float32),
     "a function called remainder": lambda x: attend(x, (apart(x) >= 0) & (remainder(apart(x), 3) == apart(x))),
     "two layers": two_layers,
@@ -229,6 +236,7 @@ EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
             "T5",
             "positions of a batch",
             "unsigned positions",
+            "positions as booleans",
         ],
         ["with look-ahead", "chunks by a choice"],
     ),

@@ -427,12 +427,12 @@ _RULES = Rules[Callable[..., Index]]()
 def index_of(equation: JaxprEqn, terms: Sequence[Index], frames: int) -> Index:
     """Return what is known of the result of an equation on such operands, if a unit has so many `frames`."""
     rule, operation = _RULES.of(operation_of(equation)), _Operation(equation, terms, frames)
-    found = UNKNOWN if rule is None else rule(operation)
+    found, growth = UNKNOWN if rule is None else rule(operation), operation.growth
+    if found is UNKNOWN and not growth:
+        return UNKNOWN
     moves = found.drift or (found.unclipped is not None and any(found.unclipped[:2]))
     is_limited = any(each.is_limited for each in terms) or bool(moves and not is_wide(type_of(equation.outvars[0])))
-    if found is UNKNOWN and not operation.growth:
-        return UNKNOWN
-    return dataclasses.replace(found, growth=operation.growth, is_limited=is_limited)
+    return dataclasses.replace(found, growth=growth, is_limited=is_limited)
 
 
 @_RULES.add("broadcast_in_dim", "reshape", "transpose")
@@ -484,9 +484,11 @@ def _converted(operation: _Operation) -> Index:
     old = type_of(operation.equation.invars[0])
     if operation.fixed and dtype.kind in "iub":
         (elements,) = operation.fixed
-        return Index.constant(converted(elements.astype(np.float64 if old.kind == "f" else elements.dtype), dtype))
+        is_float = jnp.issubdtype(old, jnp.inexact)
+        return Index.constant(converted(elements.astype(np.float64) if is_float else elements, dtype))
     if (dtype == np.bool_) != (old == np.bool_):
-        return operation.made((lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1))
+        cast = (lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1)
+        return UNKNOWN if x.drift else operation.made(cast)
     return x.held_in(dtype)
 
 
