@@ -298,7 +298,12 @@ CASTS = [
             "if not kept_by(equation).all:",
             "if jnp.finfo(type_of(equation.outvars[0])).bits < jnp.finfo(type_of(equation.invars[0])).bits:",
         ),
-        ("lengths that wrap around", "streaming/rewriting.py", "return x if is_wide(dtype) else None", "return x"),
+        (
+            "lengths that wrap around",
+            INTEGERS,
+            "self.unclipped if holds or dtype == np.bool_ else None",
+            "self.unclipped",
+        ),
         (
             "counts that wrap around",
             "streaming/rewriting.py",
