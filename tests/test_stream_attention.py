@@ -136,6 +136,28 @@ def remainder(distance, most):
     return jnp.minimum(distance, most)
 
 
+def as_flax_masks(x):
+    """Positions with an axis for the streams of a batch, as `flax.linen.make_causal_mask` has them."""
+    batch = jnp.stack([x, 2 * x])
+    positions = jnp.broadcast_to(jnp.arange(x.shape[0], dtype=jnp.int32), batch.shape[:2])
+    query, key = positions[:, :, None], positions[:, None, :]
+    scores = jnp.where((query >= key) & (query - key <= 3), jnp.einsum("bqd,bkd->bqk", batch, batch), -jnp.inf)
+    return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores, -1), batch)[1]
+
+
+def numbers_as_booleans(x):
+    """A mask that hides frame 0 from all later frames."""
+    d, later = apart(x), lax.convert_element_type(jnp.arange(x.shape[0]), bool)
+    return attend(x, (d >= 0) & (d <= 3) & (later[None] | (d == 0)))
+
+
+def in_type(x, dtype):
+    """Positions in a type in which no difference may be negative."""
+    n = jnp.arange(x.shape[0], dtype=dtype)
+    query, key = n[:, None], n[None]
+    return attend(x, (query >= key) & (query <= key + jnp.asarray(3, dtype)))
+
+
 def two_layers(x):
     x = x + banded(x, 3, 1)
     return x + banded(jax.nn.gelu(x @ W[0].astype(x.dtype)), 2, 2)
@@ -186,6 +208,10 @@ CASES = {
     "jax.nn.dot_product_attention": lambda x: library(x, is_causal=True, mask=(apart(x) < 4)[None, None]),
     "rows and columns of a count": counted,
     "in a batch": in_batch,
+    "positions of a batch": as_flax_masks,
+    "unsigned positions": lambda x: in_type(x, jnp.uint32),
+    "positions as booleans": numbers_as_booleans,
+    "floating positions": lambda x: in_type(x, jnp.float32),
     "a function called remainder": lambda x: attend(x, (apart(x) >= 0) & (remainder(apart(x), 3) == apart(x))),
     "two layers": two_layers,
     "every second frame": lambda x: banded(x[::2], 2, 1),
@@ -209,6 +235,9 @@ EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
             "chunks by truncated floats",
             "heads",
             "T5",
+            "positions of a batch",
+            "unsigned positions",
+            "positions as booleans",
         ],
         ["with look-ahead", "chunks by a choice"],
     ),
@@ -407,6 +436,11 @@ REFUSED = {
         lambda x: attend(x, abs(jax.lax.reduce_precision(apart(x).astype(jnp.float32), 8, 3)) <= 20),
         "'le'.*does not compare the numbers of two frames",
     ),
+    "distances that wrap around": (
+        lambda x: attend(x, jnp.abs(apart(x).astype(jnp.uint32).astype(jnp.float32)) <= 3),
+        "'le'.*does not compare the numbers of two frames",
+    ),
+    "positions of 8 bits": (lambda x: in_type(x, jnp.int8), "does not compare the numbers of two frames"),
     "a count by twos": (lambda x: counted(x, start=2), "a row for each pair of frames"),
     "other columns": (lambda x: counted(x, columns=1), "a row for each pair of frames"),
     "a product of two": (lambda x: (x @ x.T) @ (x @ x.T) @ x, "two matrices of pairs"),

@@ -230,6 +230,12 @@ REFUSED = {
     "a number of Python": (lambda x: x * float(x[0, 0]), r"with the array in place of float\(\)"),
     "a function of NumPy": (lambda x: np.sin(x), r"jnp\.sin for np\.sin"),
     "a count of Python": (lambda x: sum(x[i] for i in range(x[0, 0].astype(int))), r"write jax\.lax\.fori_loop"),
+    "windows that start at a bound": (
+        lambda x: jax.vmap(lambda start: lax.dynamic_slice_in_dim(x, start, 2))(
+            jnp.maximum(jnp.arange(x.shape[0]) - 3, 0)
+        ),
+        "'gather'.*it reads frames at indices that depend on the stream",
+    ),
     "windows that start from a number": (
         lambda x: lax.reduce_window(x, 5.0, lax.add, (3, 1), (1, 1), [(2, 0), (0, 0)]),
         "'reduce_window'.*not neutral",

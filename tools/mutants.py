@@ -286,7 +286,7 @@ REWRITTEN = [
     ),
 ]
 
-CASTS_OF, FORMULAS = "jaxprs/casts.py", "streaming/formulas.py"
+CASTS_OF, INTEGERS = "jaxprs/casts.py", "streaming/integers.py"
 AWAITING, PARALLEL, OUTSIDE = (f"streaming/rules/{name}.py" for name in ("awaiting", "parallel", "outside"))
 CASTS = [
     *_mutants(
@@ -302,7 +302,12 @@ CASTS = [
             "if not kept_by(equation).all:",
             "if jnp.finfo(type_of(equation.outvars[0])).bits < jnp.finfo(type_of(equation.invars[0])).bits:",
         ),
-        ("lengths that wrap around", "streaming/rewriting.py", "return x if is_wide(dtype) else None", "return x"),
+        (
+            "lengths that wrap around",
+            INTEGERS,
+            "self.unclipped if holds or dtype == np.bool_ else None",
+            "self.unclipped",
+        ),
         (
             "counts that wrap around",
             "streaming/rewriting.py",
@@ -310,8 +315,13 @@ CASTS = [
             'not equation.params["reverse"]\n    return',
         ),
         ("scores out of range", PARALLEL, "if not (keeps.range or in_range) or", "if"),
-        ("steep positions", "streaming/rules/elementwise.py", "abs(scale) <= STEEPEST and", ""),
-        ("growth without end", FORMULAS, "len(found) == 1 and abs(found[0]) <= STEEPEST * frames", "len(found) == 1"),
+        ("steep positions", INTEGERS, "is_near and max(map(abs, slopes)) <= _STEEPEST", "is_near"),
+        (
+            "growth without end",
+            INTEGERS,
+            "len(found) == 1 and abs(found[0]) <= _STEEPEST * self.frames",
+            "len(found) == 1",
+        ),
         ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
         (
             "no lengths past ranges",
@@ -343,9 +353,9 @@ CASTS = [
     ),
     *_mutants(
         "test_stream_attention.py",
-        ("formulas that round", FORMULAS, "return not self.is_quotient and self.fits(dtype)", "return True"),
-        ("formulas that overflow", FORMULAS, "<= np.iinfo(dtype).max))", "< np.inf))"),
-        ("signs of unsigned numbers", FORMULAS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
+        ("numbers that round", INTEGERS, "at if not self.is_quotient and self.fits(dtype) else None", "at"),
+        ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
+        ("signs of unsigned numbers", INTEGERS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
         ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
     ),
 ]

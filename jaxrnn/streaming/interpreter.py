@@ -29,8 +29,17 @@ from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.own import is_platform_index
 from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of, numpy_of
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
-from jaxrnn.streaming.dimensions import Clock, has_symbols, is_symbolic, is_zero, out_shape, own_sizes, symbolic_axes
-from jaxrnn.streaming.formulas import growth_of, operation_of, with_formula
+from jaxrnn.streaming.dimensions import (
+    Clock,
+    constant_value,
+    has_symbols,
+    is_symbolic,
+    is_zero,
+    out_shape,
+    own_sizes,
+    symbolic_axes,
+)
+from jaxrnn.streaming.integers import is_wide, operation_of
 from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.values import (
@@ -41,10 +50,10 @@ from jaxrnn.streaming.values import (
     Late,
     Pairs,
     Postponed,
+    index_after,
     is_awaited,
     is_length,
     is_static,
-    is_wide,
     known_since,
     reach_of,
 )
@@ -204,7 +213,10 @@ def _on_frames(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
             return _with_fronts(run, equation, operands, fronts)
         if not RULES.takes(equation, Late):
             operands = list(map(run.on_time, operands))
-    with run.growing_by(growth_of(equation, operands)):
+    if entry.kind == "elementwise":
+        operands = _constant_lengths(equation, operands)
+    index = index_after(equation, operands)
+    with run.growing_by(index.growth):
         results = listed(rule(run, equation, *operands))
     if len(results) != len(equation.outvars):
         run.refuse(
@@ -212,7 +224,20 @@ def _on_frames(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Opera
             "return one chunk or array for each result, in order",
         )
     run.note_origin(equation, operands, results)
-    return with_formula(equation, operands, results)
+    if index.has_numbers and isinstance(results[0], Chunk):
+        results[0] = results[0].noting(index)
+    return results
+
+
+def _constant_lengths(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+    """Replace a length by a number if the length is constant for all recordings in which the result has frames."""
+    size = next(filter(is_symbolic, out_shape(equation)))
+
+    def of(value: Any, atom: Any) -> Any:
+        number = constant_value(value.flat[0], size) if is_length(value) and np.size(value) == 1 else None
+        return value if number is None else np.full(np.shape(value), number, type_of(atom))
+
+    return list(map(of, operands, equation.invars))
 
 
 def _on_values(run: Pass, equation: JaxprEqn, operands: list[Any], kinds: _Operands) -> list[Any]:
@@ -259,7 +284,7 @@ def _fronts(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
     if not possible:
         return None
     return [
-        dataclasses.replace(value.noting(affine=None), array=value.late.array, delay=None, late=None)
+        dataclasses.replace(value, array=value.late.array, delay=None, late=None)
         if isinstance(value, Chunk) and value.late is not None
         else value
         for value in operands
@@ -281,9 +306,7 @@ def _with_fronts(run: Pass, equation: JaxprEqn, operands: Sequence[Any], fronts:
     pairs = zip(listed(rule(run, equation, *on_time)), listed(rule(run, equation, *fronts)), strict=True)
     return [
         # An empty result has no late frames.
-        result
-        if result.delay is None
-        else dataclasses.replace(result.noting(affine=None), late=Late(front.array, since))
+        result if result.delay is None else dataclasses.replace(result, late=Late(front.array, since))
         for result, front in pairs
     ]
 

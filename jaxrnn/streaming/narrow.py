@@ -149,7 +149,7 @@ def origin_of(
     finite.
     """
     chunk = streamed_operand(operands)
-    if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.numbers.growth:
+    if chunk is None or result.outer != 1 or chunk.outer != 1 or chunk.index.growth:
         return None
     if (result.delay, str(result.timeline.size)) != (chunk.delay, str(chunk.timeline.size)):
         return None

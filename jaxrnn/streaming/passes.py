@@ -38,12 +38,11 @@ from jaxrnn.streaming.dimensions import Clock, Timeline
 from jaxrnn.streaming.facts import Facts, Known
 from jaxrnn.streaming.histories import Content, History, Placeholder, with_front
 from jaxrnn.streaming.instants import Instant
+from jaxrnn.streaming.integers import Index
 from jaxrnn.streaming.narrow import WideOrigin, origin_of, streamed_operand
 from jaxrnn.streaming.values import (
-    Affine,
     Chunk,
     FinalValue,
-    Numbers,
     Reach,
     along,
     is_length,
@@ -96,7 +95,7 @@ class Pass:
     path: Path = ()
     begun: dict[str, Any] = field(default_factory=dict, init=False)
     new: dict[str, Any] = field(default_factory=dict, init=False)
-    #: The growth of the results of the current equation; see `Numbers`.
+    #: The growth of the results of the current equation; see `Index`.
     _growth: Fraction | int = field(default=0, init=False)
     #: How often this pass has used a name.
     _used: dict[str, int] = field(default_factory=dict, init=False)
@@ -290,7 +289,6 @@ class Pass:
         timeline: Timeline,
         delay: int | None,
         reach: Reach | None,
-        affine: Affine | None = None,
         lineage: object = None,
     ) -> Chunk:
         """Create a chunk. Rules create chunks with this method only.
@@ -303,13 +301,12 @@ class Pass:
             timeline: the timeline of the frames.
             delay: number of frames before frame 0; None if all frames are equal.
             reach: input frames that each frame depends on; None if no input is read.
-            affine: scale and offsets of integers that count frames; see `Chunk`.
             lineage: lineage of an earlier chunk with the same array, if any.
         """
         new = lineage is None
         lineage = object() if new else lineage
         if delay is None:
-            return Chunk(array, axis, timeline, None, reach, Numbers(affine), lineage=lineage)
+            return Chunk(array, axis, timeline, None, reach, lineage=lineage)
         delay = int(delay)
         if array.shape[axis] != timeline.outer * self.frames_of(timeline):
             self.refuse(
@@ -321,8 +318,7 @@ class Pass:
         if new and self.is_empty(timeline, delay) and not is_key(array.dtype):
             # No result reads the frames, so a constant replaces the computation.
             array = lax.full(array.shape, self.placeholder.of(array.dtype), array.dtype)
-        numbers = Numbers(affine, growth=self._growth)
-        chunk = Chunk(array, axis, timeline, delay, reach, numbers, lineage=lineage)
+        chunk = Chunk(array, axis, timeline, delay, reach, Index(growth=self._growth), lineage=lineage)
         return self.delayed(chunk, timeline.certain)
 
     def lineage(self, equation: JaxprEqn, value: Any) -> object:
@@ -459,7 +455,7 @@ class Pass:
         if content.history is None:
             initial = content.start if initial is None else initial
             start = self.placeholder.of(frames.dtype) if initial is None else initial
-            content.history = History(self, kind, frames, time, start, chunk.numbers.growth)
+            content.history = History(self, kind, frames, time, start, chunk.index.growth)
         return content.history.frames(past, wait), time
 
     def same(self, chunk: Chunk, array: Any, axis: int | None = None) -> Chunk:

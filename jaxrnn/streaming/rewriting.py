@@ -35,7 +35,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import jit_p, pad_p, reshape_p, transpose_p
 
 from jaxrnn.jaxprs.canonical import kept_name
-from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import (
     Atom,
     Domain,
@@ -49,8 +48,8 @@ from jaxrnn.jaxprs.equations import (
 )
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
-from jaxrnn.streaming.formulas import operation_of
-from jaxrnn.streaming.values import Mask, is_wide
+from jaxrnn.streaming.integers import UNKNOWN, Index, index_of, is_wide, operation_of
+from jaxrnn.streaming.values import Mask
 
 #: Kinds of equations that call a function on their operands.
 _CALLS = ("call", "checkpoint", "custom rule")
@@ -217,10 +216,11 @@ def _sized(value: Any, size: Callable[[Any], Any]) -> Any:
     return value
 
 
-#: Forms of values: a number in all elements; 0, and then ones; the number of each element of a row, or of a matrix.
-_NUMBER, _STARTED, _COUNTED, _MATRIX = "number", "started", "counted", "matrix"
-Form = tuple[str, Any]
-#: Rules ``(equation, *operands) -> form`` of the result, or None.
+#: Forms of counts: 0, and then ones; the number of each element of a row, or of a matrix with its width.
+_STARTED, _COUNTED, _MATRIX = "started", "counted", "matrix"
+#: What is known of integers: an index, or the form of a count.
+Form = Index | tuple[str, Any]
+#: Rules ``(equation, *operands) -> form`` of counts, or None.
 _FORMS = Rules()
 
 
@@ -237,22 +237,24 @@ def with_numbers(jaxpr: Any) -> Any:
 
 
 def forms_of(jaxpr: Any) -> dict[Var, Form]:
-    """Return the forms of integers that equations compute from the length."""
+    """Return what is known of integers that equations compute from numbers and from the length."""
     forms: dict[Var, Form] = {}
     for equation in jaxpr.eqns:
+        if len(equation.outvars) != 1 or not jnp.issubdtype(type_of(equation.outvars[0]), jnp.integer):
+            continue
         operands, rule = [_form_of(atom, forms) for atom in equation.invars], _FORMS.of(equation)
-        if rule is not None and None not in operands and type_of(equation.outvars[0]).kind in "iu":
-            form = rule(equation, *operands)
-            forms.update({} if form is None else {equation.outvars[0]: form})
+        form = None if rule is None else rule(equation, *operands)
+        if form is None:
+            form = index_of(equation, [each if isinstance(each, Index) else UNKNOWN for each in operands], 1)
+        if form is not UNKNOWN:
+            forms[equation.outvars[0]] = form
     return forms
 
 
 def number_of(atom: Atom, forms: Mapping[Var, Form]) -> Any:
     """Return the number or symbolic size that all integers equal, or None if it is not known."""
-    kind, value = _form_of(atom, forms) or ("", 0)
-    if kind != _NUMBER or type_of(atom).kind not in "iu":
-        return None
-    return value if jax.export.is_symbolic_dim(value) else int(value)
+    form = _form_of(atom, forms)
+    return form.level if isinstance(form, Index) and jnp.issubdtype(type_of(atom), jnp.integer) else None
 
 
 def is_number(atom: Atom, number: Any, forms: Mapping[Var, Form]) -> bool:
@@ -260,60 +262,41 @@ def is_number(atom: Atom, number: Any, forms: Mapping[Var, Form]) -> bool:
     return (known := number_of(atom, forms)) is not None and str(known) == str(number)
 
 
-def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form | None:
+def _form_of(atom: Atom, forms: Mapping[Var, Form]) -> Form:
     if isinstance(atom, Literal):
-        return (_NUMBER, atom.val) if shape_of(atom) == () else None
-    return forms.get(atom)
+        return Index.constant(np.asarray(atom.val)) if shape_of(atom) == () else UNKNOWN
+    return forms.get(atom, UNKNOWN)
 
 
-_FORMS.add("dim_as_value")(lambda equation: (_NUMBER, equation.params["dim"]))
-_FORMS.add("broadcast_in_dim")(lambda equation, x: x if x[0] == _NUMBER else None)
+def _is_level(form: Form, number: Any) -> bool:
+    return isinstance(form, Index) and str(form.level) == str(number)
 
 
-@_FORMS.add("convert_element_type")
-def _converted(equation: JaxprEqn, x: Form) -> Form | None:
-    """Cast numbers; only a wide type holds all lengths, and the numbers of all frames."""
-    dtype = type_of(equation.outvars[0])
-    if x[0] == _NUMBER and not jax.export.is_symbolic_dim(x[1]):
-        return _NUMBER, converted(np.asarray(x[1], type_of(equation.invars[0])), dtype)
-    return x if is_wide(dtype) else None
+@_FORMS.add("pad")
+def _padded(equation: JaxprEqn, x: Form, value: Form) -> Form | None:
+    starts = equation.params["padding_config"] == ((1, -1, 0),) and _is_level(x, 1) and _is_level(value, 0)
+    return (_STARTED, None) if starts else None
 
 
-@_FORMS.add("add", "sub")
-def _added(equation: JaxprEqn, x: Form, y: Form) -> Form | None:
-    if not x[0] == y[0] == _NUMBER or not is_wide(type_of(equation.outvars[0])):  # other integers may wrap around
-        return None
-    numbers = (each if jax.export.is_symbolic_dim(each) else int(each) for each in (x[1], y[1]))
-    return _NUMBER, sum(sign * each for sign, each in zip(entry_of(equation).signs, numbers, strict=True))
+@_FORMS.add("cumsum")
+def _summed(equation: JaxprEqn, x: Form) -> Form | None:
+    is_count = x == (_STARTED, None) and not equation.params["reverse"] and is_wide(type_of(equation.outvars[0]))
+    return (_COUNTED, None) if is_count else None
 
 
 @_FORMS.add("reshape")
 def _reshaped(equation: JaxprEqn, x: Form) -> Form | None:
     shape = out_shape(equation)
-    if x[0] == _COUNTED and len(shape) == 2:
-        return _MATRIX, shape[1]
-    return x if x[0] == _NUMBER else None
+    return (_MATRIX, shape[1]) if x == (_COUNTED, None) and len(shape) == 2 else None
 
 
-@_FORMS.add("pad")
-def _padded(equation: JaxprEqn, x: Form, value: Form) -> Form | None:
-    starts = equation.params["padding_config"] == ((1, -1, 0),) and x[0] == value[0] == _NUMBER
-    return (_STARTED, None) if starts and (str(x[1]), str(value[1])) == ("1", "0") else None
-
-
-@_FORMS.add("cumsum")
-def _summed(equation: JaxprEqn, x: Form) -> Form | None:
-    counts = x[0] == _STARTED and not equation.params["reverse"] and is_wide(type_of(equation.outvars[0]))
-    return (_COUNTED, None) if counts else None
-
-
-def _counted_axis(equation: JaxprEqn, operands: list[Form | None]) -> tuple[int, int] | None:
+def _counted_axis(equation: JaxprEqn, operands: list[Form]) -> tuple[int, int] | None:
     """Return the axis along which the result counts, and the first number, or None."""
-    (kind, width), (divisor, number) = (each or ("", None) for each in [*operands, None, None][:2])
-    if equation.primitive.name == "cumsum" and kind == _NUMBER and str(width) == "1":
+    x, divisor = [*operands, UNKNOWN, UNKNOWN][:2]
+    if equation.primitive.name == "cumsum" and _is_level(x, 1):
         is_matrix = len(symbolic_axes(out_shape(equation))) > 1 and is_wide(type_of(equation.outvars[0]))
         return (equation.params["axis"], 1) if is_matrix and not equation.params["reverse"] else None
-    if kind != _MATRIX or divisor != _NUMBER or not is_symbolic(width) or str(number) != str(width):
+    if isinstance(x, Index) or x[0] != _MATRIX or not is_symbolic(x[1]) or not _is_level(divisor, x[1]):
         return None
     axis = {"div": 0, "floor_divide": 0, "rem": 1, "remainder": 1}.get(operation_of(equation))
     return None if axis is None else (axis, 0)

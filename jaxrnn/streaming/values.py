@@ -18,16 +18,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.casts import kept
 from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import Timeline, is_symbolic
+from jaxrnn.streaming.integers import UNKNOWN, Index, index_of
 from jaxrnn.streaming.reach import Reach, union
-
-Affine = tuple[int, np.ndarray]
-Clipped = tuple[Affine, int | None, Any]
 
 
 @dataclass(frozen=True)
@@ -43,27 +41,6 @@ class Late:
         return math.ceil(self.since) - 1
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """Properties of integers that follow from the numbers of the frames.
-
-    Attributes:
-        affine: scale and offsets of integers that count frames: frame i is ``scale * i + offsets``. The offsets are
-            static, with the rank of the array and one frame.
-        clipped: for integers that count frames between bounds: `affine` without the bounds, and both bounds; the upper
-            bound may be a symbolic dimension. None if unbounded.
-        columns: for integers that concatenate columns along the last axis, such as indices: `affine` of each column.
-        formula: the `Formula` of integers that depend only on the numbers of the frames.
-        growth: growth in one unit of integers that follow the positions of frames, for frames far from the start.
-    """
-
-    affine: Affine | None = None
-    clipped: Clipped | None = None
-    columns: tuple[Affine | None, ...] | None = None
-    formula: Any = None
-    growth: Fraction | int = 0
-
-
 @short_repr
 @dataclass(frozen=True)
 class Chunk:
@@ -77,7 +54,7 @@ class Chunk:
         timeline: the number of frames that exist.
         delay: number of frames before frame 0.
         reach: input frames that each frame depends on; None if no input is read.
-        numbers: properties of integers that follow from the numbers of the frames.
+        index: what is known of integers that follow from the numbers of the frames.
         late: the first frames, if `array` does not contain them yet. Rules without support for late frames get a
             delayed chunk (`Pass.on_time`).
         lineage: an identity of the content. New content has a new lineage. Slices share the lineage, with different
@@ -90,7 +67,7 @@ class Chunk:
     timeline: Timeline
     delay: int | None
     reach: Reach | None
-    numbers: Numbers = Numbers()
+    index: Index = UNKNOWN
     late: Late | None = None
     lineage: object = field(default_factory=object, compare=False, repr=False)
 
@@ -104,14 +81,9 @@ class Chunk:
         """The number of frames of one stream in the chunk."""
         return self.array.shape[self.axis] // self.outer
 
-    @property
-    def formula(self) -> Any:
-        """The `Formula` of the integers, or None."""
-        return self.numbers.formula
-
-    def noting(self, **known: Any) -> Chunk:
-        """Return the chunk with other attributes of `numbers`."""
-        return dataclasses.replace(self, numbers=dataclasses.replace(self.numbers, **known))
+    def noting(self, index: Index) -> Chunk:
+        """Return the chunk with an index, except for the growth, which is known."""
+        return dataclasses.replace(self, index=dataclasses.replace(index, growth=self.index.growth))
 
     def holding(self, array: Any, axis: int | None = None) -> Chunk:
         """Return a chunk with a new array for the same frames; `axis` is the time axis, if it differs."""
@@ -179,8 +151,8 @@ class Pairs:
         leaves: the chunks in the expression, with their sides.
         low, below: below the distance `low`, elements are `below`.
         high, above: above the distance `high`, elements are `above`.
-        formula: the formula of elements that depend only on the numbers of the frames; otherwise None.
-        unclear: the first comparison that no formula describes.
+        index: what is known of elements that depend only on the numbers of the frames.
+        unclear: the first comparison that no index describes.
         shape, dtype: the shape for a whole recording, and the type of the elements.
         origin: the equation that computes the value, and the operands; None and the operand of a broadcast.
         masked: the equations in which a mask writes minus infinity into the scores.
@@ -194,7 +166,7 @@ class Pairs:
     high: int = -FAR
     below: Outside = None
     above: Outside = None
-    formula: Any = None
+    index: Index = UNKNOWN
     unclear: str | None = None
     shape: tuple[Any, ...] = ()
     dtype: Any = None
@@ -230,7 +202,7 @@ class Pairs:
             high=-self.low,
             below=self.above,
             above=self.below,
-            formula=self.formula and self.formula.swapped,
+            index=self.index.swapped,
             _kept={},
         )
 
@@ -375,11 +347,6 @@ def is_fixed(value: Any) -> bool:
     return is_static(value) and not is_length(value)
 
 
-def is_wide(dtype: Any) -> bool:
-    """Return True for signed integers of at least 32 bits, which count frames without overflow."""
-    return jnp.issubdtype(dtype, np.signedinteger) and kept(np.int32, dtype).all
-
-
 def is_awaited(value: Any) -> bool:
     """Return True for a value that only the end of the stream decides."""
     return isinstance(value, Awaiting) or is_length(value) or (isinstance(value, FinalValue) and value.since is None)
@@ -399,6 +366,22 @@ def static_number(value: Any) -> Any:
     """Return the number that all elements of a static array equal, or None."""
     array = np.asarray(value) if is_fixed(value) else np.empty(0)
     return array.flat[0].item() if array.size and np.all(array == array.flat[0]) else None
+
+
+def term_of(value: Any) -> Index:
+    """Return what is known of the integers of an operand."""
+    if isinstance(value, Chunk | Pairs):
+        return value.index
+    if is_fixed(value):
+        return Index.constant(np.asarray(value))
+    sizes = list(value.flat) if is_length(value) else []
+    return Index.of(0, 0, sizes[0]) if len(set(map(str, sizes))) == 1 else UNKNOWN
+
+
+def index_after(equation: JaxprEqn, operands: Sequence[Any]) -> Index:
+    """Return what is known of the integers of a result."""
+    like = next((value for value in operands if isinstance(value, Chunk | Pairs)), None)
+    return index_of(equation, list(map(term_of, operands)), 1 if like is None else like.timeline.per_unit)
 
 
 def along(vector: Any, axis: int, rank: int) -> Any:

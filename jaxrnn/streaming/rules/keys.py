@@ -17,6 +17,7 @@ from jaxrnn.jaxprs import casts
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import Timeline, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.integers import UNKNOWN
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Reach, union
@@ -40,7 +41,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
         moved = x.moved(lambda grid: run.bind(equation, [full(x, shape, grid)])[0], left)
         kept = {"sum": (0,), "prod": (0, 1)}.get(kind)
         below, above = (value if kept is None or value in kept else None for value in (moved.below, moved.above))
-        return dataclasses.replace(moved, below=below, above=above, formula=None)
+        return dataclasses.replace(moved, below=below, above=above, index=UNKNOWN)
     (key,) = sides
     grid, level, older = _grid(run, x, key, kind, type_of(equation.invars[0]))
     array = full(x, shape, grid)
@@ -233,7 +234,7 @@ def _times_constant(run: Pass, equation: JaxprEqn, x: Pairs, place: int, left: A
         return run.bind(equation, [array, right] if place == 0 else [left, array])[0]
 
     below, above = (0.0 if value == 0 and value is not None else None for value in (x.below, x.above))
-    return dataclasses.replace(x.moved(compute, axes), below=below, above=above, formula=None)
+    return dataclasses.replace(x.moved(compute, axes), below=below, above=above, index=UNKNOWN)
 
 
 @PAIR_RULES.add("cumsum")
@@ -253,4 +254,4 @@ def cumsum(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs:
         return run.bind(equation, [full(x, out_shape(equation), grid)])[0]
 
     result = x.moved(compute, x.axes)
-    return dataclasses.replace(result, formula=None, below=None, above=None)
+    return dataclasses.replace(result, index=UNKNOWN, below=None, above=None)

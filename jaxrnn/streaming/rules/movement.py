@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
+from jaxrnn.streaming.integers import Index
 from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import (
@@ -37,7 +37,6 @@ from jaxrnn.streaming.rules.reductions import per_frame, within_frames
 from jaxrnn.streaming.rules.time import RowTable, as_table, concatenate_time, numbered_frames, pick, split_time, take
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import (
-    Affine,
     Chunk,
     Deferred,
     FinalValue,
@@ -67,41 +66,14 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
         if dimensions[x.axis] != axis:
             run.refuse("it repeats a stream along a second time axis", "repeat along axes of known size only")
         shape[axis] = x.array.shape[x.axis]
-        array = lax.broadcast_in_dim(x.array, shape, dimensions)
-        return _on_axes(run, x, array, axis, dimensions)
+        return run.same(x, lax.broadcast_in_dim(x.array, shape, dimensions), axis)
     if is_length(x):
         return Deferred(unknown_yet(run))
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, FinalValue):
         return everywhere(run, x.holding(lax.broadcast_in_dim(x.array, shape, dimensions)), axis, timeline)
-    known = is_static(x) and np.issubdtype(np.asarray(x).dtype, np.integer)
-    affine = (0, _stretched(np.asarray(x), len(shape), dimensions)) if known else None
-    return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None, affine)
-
-
-def _on_axes(run: Pass, x: Chunk, array: Any, axis: int, dimensions: Sequence[int | None]) -> Chunk:
-    """Return the frames of a chunk in an array with other axes of size 1; `dimensions` are the new axes, or None."""
-
-    def moved(affine: Affine) -> Affine:
-        scale, offsets = affine
-        kept = [(size, new) for size, new in zip(offsets.shape, dimensions, strict=True) if new is not None]
-        return scale, _stretched(offsets.reshape([size for size, _ in kept]), array.ndim, [new for _, new in kept])
-
-    made = run.make(array, axis, x.timeline, x.delay, x.reach, x.numbers.affine and moved(x.numbers.affine))
-    return (
-        made
-        if x.numbers.clipped is None
-        else made.noting(clipped=(moved(x.numbers.clipped[0]), *x.numbers.clipped[1:]))
-    )
-
-
-def _stretched(offsets: np.ndarray, rank: int, dimensions: Any) -> np.ndarray:
-    """Reshape offsets to the rank of a broadcast."""
-    shape = [1] * rank
-    for size, place in zip(offsets.shape, dimensions, strict=True):
-        shape[place] = size
-    return offsets.reshape(shape)
+    return run.make(lax.broadcast_in_dim(jnp.asarray(x), shape, dimensions), axis, timeline, None, None)
 
 
 @RULES.add("reshape")
@@ -121,8 +93,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     whole, parts = ([place for place, size in enumerate(shape) if str(size) != "1"] for shape in (old, new))
     if [str(old[place]) for place in whole] == [str(new[place]) for place in parts]:
         new[axis] = x.array.shape[x.axis]
-        dimensions = [dict(zip(whole, parts, strict=True)).get(place) for place in range(len(old))]
-        return _on_axes(run, x, jnp.reshape(x.array, new), axis, dimensions)
+        return run.same(x, jnp.reshape(x.array, new), axis)
     before, after = math.prod(old[: x.axis]) * x.outer, math.prod(old[x.axis + 1 :])
     before_new, after_new = math.prod(new[:axis]), math.prod(new[axis + 1 :])
     if before * after == 0:
@@ -134,11 +105,8 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
             "divide the recording into parts of a fixed length",
         )
     timeline = run.clock.timeline(new[axis], before // before_new)
-    affine = None
     if after_new == after:
         array, delay, reach = x.array, x.delay, x.reach
-        if x.numbers.affine is not None and x.numbers.affine[1].size == 1:
-            affine = x.numbers.affine[0], x.numbers.affine[1].reshape((1,) * len(new))
     elif after % after_new == 0:  # other axes merge into time: more frames
         x = run.spread(x)
         times = after // after_new
@@ -155,7 +123,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
         run.refuse("its output frames do not contain whole input frames", "group whole frames")
     # If all frames are equal, the array has one frame for each stream that shares the axis, or a single frame.
     new[axis] = array.size // (before_new * after_new) if delay is None else timeline.outer * run.frames_of(timeline)
-    return run.make(jnp.reshape(array, new), axis, timeline, delay, reach, affine)
+    return run.make(jnp.reshape(array, new), axis, timeline, delay, reach)
 
 
 @RULES.add("concatenate", takes=(Late,))
@@ -167,10 +135,7 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Any:
     operands = tuple(map(run.on_time, operands))
     arrays, like = align(run, operands)
     arrays = _along_time(arrays, like)
-    joined = run.same(like, lax.concatenate(arrays, dimension))
-    columns = tuple(value.numbers.affine if isinstance(value, Chunk) else None for value in operands)
-    alone = dimension == joined.array.ndim - 1 and all(array.shape[-1] == 1 for array in arrays)
-    return joined.noting(columns=columns) if alone and any(columns) else joined
+    return run.same(like, lax.concatenate(arrays, dimension))
 
 
 def _along_time(arrays: list[Any], like: Chunk) -> list[Any]:
@@ -223,9 +188,9 @@ def rev(run: Pass, equation: JaxprEqn, x: Chunk) -> Any:
     """Stream a reversal of other axes than time."""
     if x.axis not in equation.params["dimensions"]:
         return run.frame_by_frame(equation, x)
-    if x.numbers.affine is None or x.numbers.affine[1].size != 1 or x.numbers.clipped is not None:
+    if x.index.affine is None or x.index.affine[1].size != 1:
         raise backwards(run) if x.reach is not None else from_the_end(run)
-    return in_reverse(run, equation, x.axis, x.numbers.affine[0], int(x.numbers.affine[1].flat[0]))
+    return in_reverse(run, equation, x.axis, x.index.affine[0], int(x.index.affine[1].flat[0]))
 
 
 def in_reverse(run: Pass, equation: JaxprEqn, axis: int, scale: int, first: Any) -> Any:
@@ -302,7 +267,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Any:
         )
     refuse_final_values(run, [x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
-    if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.numbers.affine is not None):
+    if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.index.affine is not None):
         x = run.on_time(x)
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     if not isinstance(x, Chunk):
@@ -321,7 +286,9 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
     """Index a stream by a second stream."""
     numbers = equation.params["dimension_numbers"]
     is_dropped = x.axis in numbers.collapsed_slice_dims
-    if indices.numbers.clipped is not None:
+    if indices.index.counted is not None and indices.index.affine is None:
+        if equation.params["slice_sizes"][x.axis] != 1:
+            run.refuse(_STREAMED_INDICES, f"{_HINT}; {_CARRIED}")  # a window begins at the bound
         x, indices = _with_edges(run, equation, x, indices)
     # Each frame of the indices may apply to the same frame of the stream.
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
@@ -329,7 +296,7 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
         return _in_each_frame(run, equation, run.on_time(x), indices)
     if is_dropped and (found := numbered_frames(run, x, indices, numbers.start_index_map)) is not None:
         return _in_numbered_frames(run, equation, *found)
-    if x.axis in numbers.operand_batching_dims or not indices.numbers.affine:
+    if x.axis in numbers.operand_batching_dims or indices.index.affine is None:
         run.refuse(_STREAMED_INDICES, f"{_HINT}; {_CARRIED}")
     return _frames(run, equation, x, indices) if is_dropped else _windows(run, equation, x, indices)
 
@@ -420,8 +387,8 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     """Take frames at a fixed step: every second frame, or windows of frames with a hop."""
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
-    assert indices.numbers.affine is not None
-    hop, offsets = indices.numbers.affine
+    assert indices.index.affine is not None
+    hop, offsets = indices.index.affine
     is_regular = (
         numbers.start_index_map == (x.axis,)
         and offsets.shape[-1] == 1
@@ -446,11 +413,10 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     batch, order = gathered_axes(equation), list(numbers.offset_dims)
     order[part.axis : part.axis] = batch
     array = jnp.moveaxis(array, range(array.ndim), order)
-    affine = None
-    if x.numbers.affine is not None and x.numbers.affine[1].size == offsets.size == 1:  # numbers of every second frame
-        first = x.numbers.affine[0] * offsets.reshape(()) + x.numbers.affine[1].reshape(())
-        affine = x.numbers.affine[0] * hop, first.reshape((1,) * array.ndim)
-    return run.make(array, batch[indices.axis], timeline, part.delay, part.reach, affine)
+    made = run.make(array, batch[indices.axis], timeline, part.delay, part.reach)
+    if offsets.size > 1 or x.index.of_pairs.affine is None:
+        return made
+    return made.noting(x.index.taken(int(offsets.flat[0]), hop, array.ndim))  # numbers of every second frame
 
 
 def _windows(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
@@ -458,7 +424,7 @@ def _windows(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
     numbers, sizes, shape = equation.params["dimension_numbers"], equation.params["slice_sizes"], [*in_shape(equation)]
     shape[x.axis] = x.timeline.size
     size, rank, batch = sizes[x.axis], len(out_shape(equation)), gathered_axes(equation)
-    if numbers.start_index_map != (x.axis,) or is_symbolic(size) or (indices.numbers.clipped and size > 1):
+    if numbers.start_index_map != (x.axis,) or is_symbolic(size):
         run.refuse(_STREAMED_INDICES, _HINT)
     kept = [dim for dim in range(len(shape)) if dim not in numbers.collapsed_slice_dims]
     places = dict(zip(kept, numbers.offset_dims, strict=True))
@@ -485,8 +451,8 @@ def _windows(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
 
 def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tuple[Chunk, Chunk]:
     """Return a stream with repeated first and last frames, and the numbers of frames without their bounds."""
-    assert indices.numbers.clipped is not None
-    (hop, offsets), low, high = indices.numbers.clipped
+    assert indices.index.counted is not None
+    (hop, offsets), low, high = indices.index.counted, indices.index.low, indices.index.high
     size, count = x.timeline.size, in_shape(equation, 1)[indices.axis]
     ends = high is not None and constant_value(high - (size - 1), size) == 0
     # Frames after the end that the last index reads.
@@ -499,7 +465,7 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
     config = [pads if axis == x.axis else (0, 0) for axis in range(len(shape))]
     padded, _ = trace(lambda x: jnp.pad(x, config, mode="edge"), jax.ShapeDtypeStruct(shape, x.array.dtype))
     (x,) = interpret(run, padded, [x], late=True) if any(pads) else [x]
-    return x, indices.noting(affine=(hop, offsets + pads[0]), clipped=None)
+    return x, indices.noting(Index.of(hop, 0, offsets + pads[0]))
 
 
 def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:

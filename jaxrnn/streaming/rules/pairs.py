@@ -36,14 +36,25 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
-from jaxrnn.streaming.formulas import Formula, formula_of, operation_of, term_of
+from jaxrnn.streaming.integers import UNKNOWN, Index, operation_of
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import frame_numbers, refuse_final_values, singular_operands
 from jaxrnn.streaming.rules.outside import lowness_of, outside_of, real_number, typed
 from jaxrnn.streaming.rules.parallel import where_keys_exist
 from jaxrnn.streaming.rules.windows import Window, framed
-from jaxrnn.streaming.values import FAR, Chunk, FinalValue, Joined, Mask, Pairs, is_length, static_number
+from jaxrnn.streaming.values import (
+    FAR,
+    Chunk,
+    FinalValue,
+    Joined,
+    Mask,
+    Pairs,
+    index_after,
+    is_length,
+    static_number,
+    term_of,
+)
 
 HINT = "bound how far each frame sees with a mask of positions (frame i sees frame j only if abs(i - j) <= 16)"
 
@@ -145,14 +156,14 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
         return _along(run, x, shape, dimensions)
     if isinstance(x, FinalValue):
         run.refuse("it spreads a value that is known at the end over pairs of frames", HINT)
-    formula = term_of(x)
-    if formula is not None and formula.needs_length:
-        return Pairs(lambda grid: formula.at(0, 0), axes, timeline, formula=formula, shape=shape)
+    index = term_of(x).of_pairs
+    if index.needs_length:
+        return Pairs(lambda grid: index.rows(0, 0), axes, timeline, index=index, shape=shape)
     refuse_final_values(run, [x])
     array, number = jnp.asarray(x), real_number(x)
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, sized(shape, axes, grid), dimensions),
-        axes, timeline, below=number, above=number, formula=formula,
+        axes, timeline, below=number, above=number, index=index,
         shape=shape, dtype=array.dtype, origin=(None, (array, None, dimensions)),
     )  # fmt: skip
 
@@ -189,7 +200,7 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     leaf, side = leaf_of(run, chunk), axes.index(dimensions[chunk.axis])
     return Pairs(
         lambda grid: lax.broadcast_in_dim(grid.frames(leaf, side), sized(shape, axes, grid), tuple(dimensions)),
-        axes, timeline, ((leaf, side),), formula=chunk.formula and (chunk.formula.swapped if side else chunk.formula),
+        axes, timeline, ((leaf, side),), index=chunk.index.of_pairs.swapped if side else chunk.index.of_pairs,
         shape=tuple(shape), dtype=leaf.array.dtype, origin=(None, (leaf, side, tuple(dimensions))),
     )  # fmt: skip
 
@@ -213,13 +224,13 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
                 arrays[place] = _harmless(x, grid, arrays[place], harmless)
         return run.bind(equation, arrays)[0]
 
-    formula = formula_of(equation, operands)
-    result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), formula=formula).made_by(equation, operands)
-    if formula is not None and (bounds := formula.bounds) is not None:
+    index = index_after(equation, operands).of_pairs
+    result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), index=index).made_by(equation, operands)
+    if (bounds := index.bounds) is not None:
         below, above = (None if value is None else typed(value, dtype) for value in (bounds.below, bounds.above))
 
         def computed(grid: Grid) -> Any:
-            return _of_formula(run, like, formula, dtype, len(shape), grid)
+            return _of_index(run, like, index, dtype, len(shape), grid)
 
         changed = {"compute": computed, "low": bounds.low, "high": bounds.high, "below": below, "above": above}
         return dataclasses.replace(result, **changed)
@@ -272,11 +283,11 @@ def _leaves(pairs: Iterable[Pairs]) -> tuple[tuple[Chunk, int], ...]:
     return tuple({(id(chunk), side): (chunk, side) for each in pairs for chunk, side in each.leaves}.values())
 
 
-def _of_formula(run: Pass, like: Pairs, formula: Formula, dtype: Any, rank: int, grid: Grid) -> Any:
-    """Read elements from a table of the formula, with a row for each phase and a column for each distance."""
+def _of_index(run: Pass, like: Pairs, index: Index, dtype: Any, rank: int, grid: Grid) -> Any:
+    """Read elements from a table of the index, with a row for each phase and a column for each distance."""
     queries, keys = np.arange(grid.count), np.arange(grid.size(1 - grid.query))
-    formula, period = formula.swapped if grid.query else formula, formula.period
-    table = formula.rows(grid.first + 1 - grid.count, grid.first + len(keys) - 1).astype(dtype)
+    index, period = index.swapped if grid.query else index, index.period
+    table = index.rows(grid.first + 1 - grid.count, grid.first + len(keys) - 1).astype(dtype)
     columns = keys - queries[:, None] + grid.count - 1
     if period == 1:
         array = jnp.asarray(table[0][columns])
@@ -289,7 +300,7 @@ def _of_formula(run: Pass, like: Pairs, formula: Formula, dtype: Any, rank: int,
             array = lax.dynamic_index_in_dim(jnp.asarray(every), phase, keepdims=False)
         else:
             array = jnp.asarray(table)[(phase + queries[:, None]) % np.int32(period), columns]
-    outside = formula.bounds
+    outside = index.bounds
     if grid.is_strict and outside is not None and None not in (outside.below, outside.above):
         where = grid.positions(like.timeline)
         beyond = jnp.where(where < 0, *(jnp.asarray(value, array.dtype) for value in (outside.below, outside.above)))
@@ -310,7 +321,7 @@ def concatenate(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | Joined
         for values in ([getattr(x, key) for x in operands] for key in ("below", "above"))
     )
     return dataclasses.replace(
-        operands[0], compute=compute, leaves=_leaves(operands), formula=None, shape=(), _kept={}, below=below,
+        operands[0], compute=compute, leaves=_leaves(operands), index=UNKNOWN, shape=(), _kept={}, below=below,
         above=above, low=min(x.low for x in operands), high=max(x.high for x in operands),
         unclear=next((x.unclear for x in operands if x.unclear), None),
         masked=tuple(dict.fromkeys(mask for x in operands for mask in x.masked)),
@@ -365,7 +376,7 @@ def reshape(run: Pass, equation: JaxprEqn, x: Pairs, *_: Any) -> Pairs:
 
 
 def full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
-    """Return the elements in the shape of the operand: a formula may have axes of size 1."""
+    """Return the elements in the shape of the operand: a table may have axes of size 1."""
     return jnp.broadcast_to(x.on(grid), sized(shape, x.axes, grid)) if isinstance(x, Pairs) else x
 
 
@@ -384,4 +395,4 @@ def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | N
     batch = gathered_axes(equation)
     compute = lambda grid: run.bind(equation, [table, full(indices, shape, grid)])[0]  # noqa: E731
     found = indices.moved(compute, [batch[axis] for axis in indices.axes])
-    return dataclasses.replace(found, below=None, above=None, formula=None)
+    return dataclasses.replace(found, below=None, above=None, index=UNKNOWN)

@@ -40,7 +40,7 @@ from jaxrnn.jaxprs.equations import free_axes, type_of
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
-from jaxrnn.streaming.formulas import FARTHEST, Formula
+from jaxrnn.streaming.integers import FARTHEST, Index
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
 from jaxrnn.streaming.values import Chunk, Pairs, along, is_length
@@ -201,8 +201,8 @@ _ARITHMETIC = Rules()
 
 def separate(x: Pairs, grid: Any) -> Score:
     """Return the factors of an expression for the pairs of a pulse, or raise `InseparableError`."""
-    if x.formula is not None:
-        return _of_formula(x, x.formula, grid)
+    if x.index.at is not None:
+        return _of_index(x, x.index, grid)
     equation, operands = x.origin
     if equation is None:
         return _broadcast(x, grid)
@@ -218,16 +218,15 @@ def _inseparable(equation: JaxprEqn) -> InseparableError:
     return InseparableError(f"{_described(equation)} does not split into a query part and a key part", remedy)
 
 
-def _of_formula(x: Pairs, formula: Formula, grid: Any) -> ScoreTerm:
-    """Return a formula of frame numbers that is linear in the distance wherever the mask is open."""
+def _of_index(x: Pairs, index: Index, grid: Any) -> ScoreTerm:
+    """Return a value of frame numbers that is linear in the distance wherever the mask is open."""
     rank = len(x.shape)
-    formula = formula.swapped if grid.query else formula
-    if formula.drift or formula.period != 1:
+    index = index.swapped if grid.query else index
+    if index.drift or index.period != 1:
         raise InseparableError("a mask or bias depends on more than the distance of two frames")
-    distances = np.arange(-(formula.far + 2), grid.last + 1)
-    values = np.broadcast_to(formula.at(0, distances), distances.shape).astype(np.float64)
+    values = index.rows(-(index.far + 2), grid.last)[0].astype(np.float64)
     slope = values[1] - values[0]
-    if len(distances) > 1 and np.any(np.diff(values) != slope):
+    if np.any(np.diff(values) != slope):
         raise InseparableError("a bias is not linear in the distance of two frames")
     nearest = np.full([1] * rank, values[-1], x.dtype)  # the value at the edge of the mask
     if not slope:

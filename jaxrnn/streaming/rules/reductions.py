@@ -44,11 +44,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     if x.outer != 1:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
     kind = entry_of(equation).monoid
-    step = (
-        None
-        if x.numbers.affine is None or x.numbers.affine[0] or x.delay is not None
-        else static_number(x.numbers.affine[1])
-    )
+    step = None if x.index.fixed is None or x.delay is not None else static_number(x.index.fixed)
     if kind == "sum" and step is not None:  # a sum of ones counts frames
         one, number = np.asarray(1, x.array.dtype), np.asarray(step, x.array.dtype)
         count = lambda: (lax.broadcasted_iota(one.dtype, out_shape(equation), x.axis) + one) * number  # noqa: E731

@@ -67,8 +67,7 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     array = lax.slice(array, starts, limits, strides)
     if isinstance(taken, FinalValue):
         return taken.holding(array)
-    affine = taken.numbers.affine if taken.numbers.affine is not None and taken.numbers.affine[1].size == 1 else None
-    return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach, affine)
+    return run.make(array, x.axis, taken.timeline, taken.delay, taken.reach).noting(taken.index.of_pairs)
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,8 @@ def take(run: Pass, x: Chunk | RowTable, start: Any, stride: int, size: Any) -> 
     delay, first = divmod(x.delay + start, stride)
     array = x.array if stride == 1 else lax.slice_in_dim(x.array, first, None, stride, x.axis)
     reach = x.reach and x.reach.taken(timeline, start, stride)
-    affine = x.numbers.affine and (x.numbers.affine[0] * stride, x.numbers.affine[1] + x.numbers.affine[0] * start)
-    return run.make(array, x.axis, timeline, delay, reach, affine, x.lineage if stride == 1 else None)
+    made = run.make(array, x.axis, timeline, delay, reach, x.lineage if stride == 1 else None)
+    return made.noting(x.index.taken(start, stride, x.array.ndim))
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
@@ -305,11 +304,13 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
             return per_frame(run, equation, (x, indices, updates), (time, None, place), time)
     if numbers.operand_batching_dims or x.outer != 1:
         raise run.refusal("it writes frames at given positions in time", _HINT)
-    if isinstance(indices, Chunk) and indices.numbers.columns is not None and time in numbers.inserted_window_dims:
+    if isinstance(indices, Chunk) and indices.index.columns and time in numbers.inserted_window_dims:
         return _in_numbered_frames(run, equation, x, indices, updates, scattered)
     if numbers.scatter_dims_to_operand_dims == (time,):
-        if isinstance(indices, Chunk) and time in numbers.inserted_window_dims and indices.numbers.affine is not None:
-            hop, offsets = indices.numbers.affine
+        if isinstance(indices, Chunk) and time in numbers.inserted_window_dims and indices.index.affine is not None:
+            hop, offsets = indices.index.affine
+            shape = [1 if axis == indices.axis else size for axis, size in enumerate(indices.array.shape)]
+            offsets = np.broadcast_to(offsets, shape)
             fits = offsets.shape[-1] == 1 and indices.axis < indices.array.ndim - 1 and isinstance(updates, Chunk)
             if fits and hop > 0 and np.all(offsets >= 0) and updates.axis == scattered[indices.axis]:
                 places = np.moveaxis(offsets[..., 0], indices.axis, 0)[0]
@@ -415,11 +416,11 @@ def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) ->
     Return the frames with these numbers, the other columns, and the axes that the other columns index. Return None if
     no column counts frames at a fixed step.
     """
-    columns = indices.numbers.columns or ()
+    columns = indices.index.columns
     if x.axis not in dims or len(columns) != len(dims) or indices.axis == indices.array.ndim - 1:
         return None
     column = dims.index(x.axis)
-    if (affine := columns[column]) is None:
+    if (affine := columns[column].affine) is None:
         return None
     hop, offsets = affine
     if hop < 1 or np.any(offsets != offsets.flat[0]) or offsets.flat[0] < 0:
