@@ -10,9 +10,7 @@ nothing: then both traces are evaluated on random inputs, and the numbers decide
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
@@ -32,19 +30,17 @@ from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
+from jaxrnn.jaxprs.numbering import Number, Numbering, digest, typed
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.lengths import Lengths, remedy_of
 from jaxrnn.streaming.ranges import lengths_past_ranges
 from jaxrnn.streaming.rewriting import at_length
 
-#: Known arrays with more elements are compared by their computation.
+#: Known arrays with more elements are not computed.
 _SMALL = 1 << 14
 #: Parameters that do not affect values.
 _IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
-#: The address of an object in a repr.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
 
 #: Lengths at which a function is traced, counted from the smallest allowed length: small and large, of all remainders
 #: by 2 to 5. The later lengths replace lengths at which the function raises an error.
@@ -139,7 +135,7 @@ class TraceComparison:
         (symbolic, tree), (single, own_tree) = self.symbolic, traced
         if tree != own_tree:
             return f"the output is {own_tree}, and not {tree}"
-        inputs = self.forms.inputs("input", single.jaxpr.invars, lambda shape: shape)
+        inputs = self.forms.unknown("input", single.jaxpr.invars)
         expected, found = (self.forms.of(each, inputs, length) for each in (symbolic, single))
         for name, each, other in zip(_names_of(tree), expected, found, strict=True):
             if tuple(each.shape) != tuple(other.shape) or each.dtype != other.dtype:
@@ -240,20 +236,19 @@ def _listed(lengths: Iterable[int], multiple: int) -> str:
     return ", ".join(str(each * multiple) for each in sorted(lengths))
 
 
-#: Rules ``(trace, equation, operands) -> forms``. A rule may return None to leave an equation to the general form.
+#: Rules ``(numbering, equation, operands) -> forms``. A rule may return None to leave an equation to the general form.
 _RULES = Rules()
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
-    """A computed array: equal numbers mean equal computations.
+class Form(Number):
+    """A number with the elements of an array.
 
     Attributes:
         elements: memory that nobody reads, with a byte for each element. Movements of the array move these bytes.
         whole: the memory of the array of which this form is a view; None if the form is an array.
     """
 
-    number: int
     elements: np.ndarray
     dtype: Any
     whole: Form | None = None
@@ -264,51 +259,67 @@ class Form:
         return self.elements.shape
 
 
-class Forms:
-    """The forms of several traces."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-        self._arrays: dict[int, tuple[Any, Any]] = {}  # constants with their keys, by identity
-        self._depth = 0
-
-    def make(self, key: Any, shape: Sequence[int], dtype: Any) -> Form:
-        """Return the form of a computation."""
-        return self._numbered(key, np.empty(shape, bool), dtype)
-
-    def _numbered(self, key: Any, elements: np.ndarray, dtype: Any, whole: Form | None = None) -> Form:
-        key = key if elements.size else "empty", elements.shape, str(dtype)
-        return Form(self._numbers.setdefault(key, len(self._numbers)), elements, dtype, whole)
-
-    def key_of(self, value: Any) -> Any:
-        """Return a hashable key of a form, a known array or a constant."""
-        if isinstance(value, Form):
-            return value.number
-        if isinstance(value, Tracer):
-            return "traced", id(value)
-        if isinstance(value, jax.Array) and is_key(value.dtype):
-            value = jax.random.key_data(value)
-        if np.size(value) <= _SMALL:
-            array = np.asarray(value)
-            return array.dtype.str, array.shape, array.tobytes()
-        if id(value) not in self._arrays:
-            array = np.asarray(value)
-            digest = hashlib.sha256(array.tobytes()).hexdigest()
-            self._arrays[id(value)] = value, (str(array.dtype), array.shape, digest)
-        return self._arrays[id(value)][1]
+class Forms(Numbering):
+    """A numbering in which other spellings of a computation at a single length also have equal numbers."""
 
     def of(self, closed: Any, inputs: Sequence[Any], length: int) -> list[Any]:
         """Return the forms of the results of a jaxpr, with this length in place of the symbol."""
-        return _Trace(self, functools.cache(lambda spelling: value_of(spelling, length))).run(closed, inputs)
+        self._size_of = functools.cache(lambda spelling: value_of(spelling, length))
+        self._past = ""
+        return self.run(closed, inputs)
 
-    def inputs(self, kind: str, variables: Sequence[Any], size: Callable[[Any], Any]) -> list[Form]:
-        """Return forms of unknown arrays."""
-        return [
-            self.make((kind, self._depth, place), size(shape_of(each)), type_of(each))
-            for place, each in enumerate(variables)
-        ]
+    def run(self, program: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Return the forms of the results of a jaxpr."""
+        return evaluate(program, inputs, self.apply)
 
-    def view(self, x: Form, elements: np.ndarray) -> Form | None:
+    def size(self, value: Any) -> Any:
+        """Replace symbolic sizes in a parameter."""
+        if jax.export.is_symbolic_dim(value):
+            return self._size_of(str(value))
+        if isinstance(value, tuple | list):
+            parts = [self.size(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return value
+
+    def make(self, key: Any, variable: Any) -> Form:
+        """Return the form of a variable with this key."""
+        return self._form(key, np.empty(self.size(shape_of(variable)), bool), type_of(variable))
+
+    def _form(self, key: Any, elements: np.ndarray, dtype: Any, whole: Form | None = None) -> Form:
+        key = key if elements.size else "empty"
+        return Form(digest((key, elements.shape, str(dtype))), elements, dtype, whole)
+
+    def parameters(self, equation: JaxprEqn) -> dict[str, Any]:
+        """Return the parameters of an equation that affect values."""
+        return {key: value for key, value in equation.params.items() if key not in _IGNORED}
+
+    def apply(self, equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of an equation: known numbers, views, or other forms."""
+        operands = [typed(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
+        rule = _RULES.of(equation)
+        if rule is not None and (results := rule(self, equation, operands)) is not None:
+            return results
+        equation = equation.replace(params={key: self.size(value) for key, value in equation.params.items()})
+        results, moved = None, moved_operands(equation)
+        if all(isinstance(value, np.ndarray) for value in operands):
+            results = self._known(equation, operands)
+        elif moved and moved[0] == 0 and all(isinstance(value, np.ndarray) for value in operands[1:]):
+            results = self._moved(equation, operands[0], operands[1:]) if isinstance(operands[0], Form) else None
+        return super().apply(equation, operands) if results is None else results
+
+    def _moved(self, equation: JaxprEqn, x: Form, others: Sequence[np.ndarray]) -> list[Form] | None:
+        """Return the forms of the results of a movement, or None if these are not views of the elements."""
+        # A view of copied elements is a view of the copy.
+        copied = () if x.whole is None else (self._form(("copy", x.digest), np.empty(x.shape, bool), x.dtype),)
+        for each in (x, *copied):
+            moved = move(equation, [each.elements, *others])
+            views = [self._view(each, elements) for elements in moved or ()]
+            forms = [view for view in views if view is not None]
+            if moved is not None and len(forms) == len(moved):
+                return forms
+        return None
+
+    def _view(self, x: Form, elements: np.ndarray) -> Form | None:
         """Return the form of moved elements of `x`; None if NumPy has copied the elements."""
         whole = x.whole or x
         if elements.size and not np.may_share_memory(elements, whole.elements):
@@ -319,87 +330,7 @@ class Forms:
         strides = tuple(
             stride if size > 1 else 0 for size, stride in zip(elements.shape, elements.strides, strict=True)
         )
-        return self._numbered(("view", whole.number, start, strides), elements, x.dtype, whole)
-
-    def moved(self, equation: JaxprEqn, x: Form, others: Sequence[np.ndarray]) -> list[Form] | None:
-        """Return the forms of the results of a movement, or None if these are not views of the elements."""
-        # A view of copied elements is a view of the copy.
-        copied = () if x.whole is None else (self.make(("copy", x.number), x.shape, x.dtype),)
-        for each in (x, *copied):
-            moved = move(equation, [each.elements, *others])
-            views = [self.view(each, elements) for elements in moved or ()]
-            forms = [view for view in views if view is not None]
-            if moved is not None and len(forms) == len(moved):
-                return forms
-        return None
-
-
-class _Trace:
-    """The forms of a trace, with a function that evaluates sizes."""
-
-    def __init__(self, forms: Forms, evaluated: Callable[[str], int]):
-        self.forms, self._evaluated = forms, evaluated
-
-    def size(self, value: Any) -> Any:
-        """Replace symbolic sizes in a parameter."""
-        if jax.export.is_symbolic_dim(value):
-            return self._evaluated(str(value))
-        if isinstance(value, tuple | list):
-            parts = [self.size(part) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        return value
-
-    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
-        """Return the forms of the results of a jaxpr, closed or without constants."""
-        return evaluate(closed, inputs, self._apply)
-
-    def _apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        operands = [
-            np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value
-            for atom, value in zip(equation.invars, operands, strict=True)
-        ]
-        rule = _RULES.of(equation)
-        if rule is not None and (results := rule(self, equation, operands)) is not None:
-            return results
-        equation = equation.replace(params={key: self.size(value) for key, value in equation.params.items()})
-        results, moved = None, moved_operands(equation)
-        if all(isinstance(value, np.ndarray) for value in operands):
-            results = self._known(equation, operands)
-        elif moved and moved[0] == 0 and all(isinstance(value, np.ndarray) for value in operands[1:]):
-            results = self.forms.moved(equation, operands[0], operands[1:]) if isinstance(operands[0], Form) else None
-        return self._made(equation, operands) if results is None else results
-
-    def _made(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Form]:
-        """Return the forms of the results of any equation."""
-        params, keys = equation.params, tuple(map(self.forms.key_of, operands))
-        named = tuple((key, self._parameter(params[key])) for key in sorted(params) if key not in _IGNORED)
-        return self._results(equation, (equation.primitive.name, named, keys))
-
-    def _results(self, equation: JaxprEqn, key: Any) -> list[Form]:
-        return [
-            self.forms.make((key, place), self.size(shape_of(each)), type_of(each))
-            for place, each in enumerate(equation.outvars)
-        ]
-
-    def _parameter(self, value: Any) -> Any:
-        if isinstance(value, (ClosedJaxpr, Jaxpr)):
-            return self._body(value, self._unknown("argument", getattr(value, "jaxpr", value).invars))
-        if isinstance(value, tuple) and any(isinstance(part, (ClosedJaxpr, Jaxpr)) for part in value):
-            return tuple(map(self._parameter, value))
-        if isinstance(value, np.dtype):  # equal types can have different representations
-            return value.name
-        return "" if callable(value) and not isinstance(value, type) else _ADDRESS.sub("", repr(value))
-
-    def _unknown(self, kind: str, variables: Sequence[Any]) -> list[Form]:
-        return self.forms.inputs(kind, variables, self.size)
-
-    def _body(self, closed: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the keys of the results of a jaxpr inside of an equation."""
-        self.forms._depth += 1
-        try:
-            return tuple(map(self.forms.key_of, self.run(closed, inputs)))
-        finally:
-            self.forms._depth -= 1
+        return self._form(("view", whole.digest, start, strides), elements, x.dtype, whole)
 
     @_RULES.add(kind="call")
     @_RULES.add(kind="checkpoint")
@@ -412,20 +343,19 @@ class _Trace:
         # Constants of the loop keep their forms inside of the body.
         params, body = equation.params, equation.params["jaxpr"]
         consts, carries = Scan.of(equation)
-        inner = self._unknown("loop", body.jaxpr.invars[consts:])
-        results = self._body(body, [*operands[:consts], *inner])
-        outer = tuple(map(self.forms.key_of, operands[consts:]))
+        inner = self.unknown("loop", body.jaxpr.invars[consts:])
+        results = self.body(body, [*operands[:consts], *inner])
         options = self.size(params["length"]), params["reverse"], carries
-        return self._results(equation, ("scan", options, results, outer))
+        return self.made(equation, ("scan", options, results, self.key_of(operands[consts:])))
 
     @_RULES.add("while")
     def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
         params = equation.params
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        carry = self._unknown("loop", equation.outvars)
-        cond = self._body(params["cond_jaxpr"], [*operands[:first], *carry])
-        body = self._body(params["body_jaxpr"], [*operands[first:second], *carry])
-        return self._results(equation, ("while", cond, body, tuple(map(self.forms.key_of, operands[second:]))))
+        carry = self.unknown("loop", equation.outvars)
+        cond = self.body(params["cond_jaxpr"], [*operands[:first], *carry])
+        body = self.body(params["body_jaxpr"], [*operands[first:second], *carry])
+        return self.made(equation, ("while", cond, body, self.key_of(operands[second:])))
 
     @_RULES.add("cond")
     def _cond(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
@@ -433,8 +363,8 @@ class _Trace:
         branches = equation.params["branches"]
         if isinstance(index, np.ndarray):
             return self.run(branches[int(np.clip(index, 0, len(branches) - 1))], rest)
-        results = tuple(self._body(branch, rest) for branch in branches)
-        return self._results(equation, ("cond", self.forms.key_of(index), results))
+        results = tuple(self.body(branch, rest) for branch in branches)
+        return self.made(equation, ("cond", self.key_of(index), results))
 
     @_RULES.add("select_n")
     def _selected(self, equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
@@ -450,7 +380,7 @@ class _Trace:
             return parts
         if all(isinstance(part, np.ndarray) for part in parts):
             return None
-        return self._results(equation, ("concatenate", axis, tuple(map(self.forms.key_of, parts))))
+        return self.made(equation, ("concatenate", axis, self.key_of(parts)))
 
     def _known(self, equation: JaxprEqn, operands: list[Any]) -> list[np.ndarray] | None:
         """Return the numbers of small results of known operands, or None."""

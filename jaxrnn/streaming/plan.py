@@ -23,8 +23,9 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import dependents, evaluate, fingerprint, is_key, shape_of, trace_inlined, type_of, walk
+from jaxrnn.jaxprs.equations import dependents, evaluate, is_key, shape_of, trace_inlined, type_of, walk
 from jaxrnn.jaxprs.moves import split
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
