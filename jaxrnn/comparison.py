@@ -1,12 +1,13 @@
 """Comparison of two values, and the verdict on many comparisons: the rules of every verification.
 
 A comparison has three results: the values agree, the values differ, or no element was compared. Two values without a
-finite element hold no number that could differ, so a verdict never counts such values as equal.
+finite element hold no number that could differ, so a verdict never counts such values as equal. A `Check` compares
+values on one set of inputs, and a `Report` has the verdict on several sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +77,66 @@ def agree(comparisons: Iterable[Comparison]) -> bool:
 def value_agrees(comparisons: Sequence[Comparison]) -> bool:
     """Return True if no comparison of a value differs, and an element was compared in at least one comparison."""
     return not any(each.differs for each in comparisons) and any(each.compared for each in comparisons)
+
+
+@short_repr
+@dataclass(frozen=True)
+class Check:
+    """The comparison of values on one set of inputs.
+
+    Attributes:
+        dims: sizes of open dimensions of the inputs, such as ``{"frames": 5}``.
+        outputs: comparison of each value.
+        against: a name for the reference.
+        problem: the error of the reference, if the reference does not run on these inputs.
+    """
+
+    dims: Mapping[str, int]
+    outputs: tuple[Comparison, ...] = ()
+    against: str = ""
+    problem: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if all values agree. False also if the reference does not run, and if nothing was compared."""
+        return agree(self.outputs)
+
+    @property
+    def differs(self) -> bool:
+        """True if a value differs."""
+        return any(each.differs for each in self.outputs)
+
+
+@short_repr
+@dataclass(frozen=True)
+class Report:
+    """The comparison of values on several sets of inputs.
+
+    Attributes:
+        label: name of what was compared.
+        engine: name and version of the peer.
+        notes: errors of the engines that were tried before.
+        cases: a comparison for each set of inputs, and for each reference.
+    """
+
+    label: str
+    engine: str
+    notes: tuple[str, ...]
+    cases: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if no case differs, and each value was compared with each reference in at least one case."""
+        by_reference: dict[str, list[Comparison]] = {}
+        for case in self.cases:
+            by_reference.setdefault(case.against, []).extend(case.outputs)
+        agrees = bool(by_reference) and all(map(agree, by_reference.values()))
+        return agrees and not any(case.differs for case in self.cases)
+
+    @property
+    def compared(self) -> int:
+        """The number of compared elements in all cases."""
+        return sum(output.compared for case in self.cases for output in case.outputs)
 
 
 def tolerances(

@@ -18,14 +18,13 @@ from jaxrnn.cli.errors import echo, naming_output, printable, wants_json, worded
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from jaxrnn.comparison import Report
+
 #: Wider than any table: rich does not cut or wrap output into a file or a pipe.
 _UNLIMITED = 100_000
 
 #: The width of running text and folded tables.
 _WIDTH = 120
-
-#: Columns of a comparison of values with those of another engine.
-COMPARED = {"compared": "compared", "largest absolute": "max_abs", "largest relative": "max_rel"}
 
 
 @contextlib.contextmanager
@@ -153,6 +152,40 @@ def text_of(value: Any) -> str:
     if isinstance(value, Mapping):
         return pairs_of(value)
     return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
+
+
+def difference(comparison: Mapping[str, Any]) -> str:
+    """Return ``agrees``, or the reason why values differ and the place of the largest difference.
+
+    The reason says if no element was compared.
+    """
+    if comparison["ok"]:
+        return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"
+    first = comparison["first_frame"]
+    since = "" if first is None else f", first in frame {first:,}"
+    place = f", most at {comparison['worst']}" if comparison["worst"] else ""
+    arbiter = f"; {comparison['arbiter']}" if comparison.get("arbiter") else ""
+    return f"{comparison['reason']}{since}{place}{arbiter}"
+
+
+#: Columns of a comparison of values with those of another engine.
+COMPARED: Mapping[str, str | Callable[[Any], Any]] = {
+    "compared": "compared",
+    "largest absolute": "max_abs",
+    "largest relative": "max_rel",
+    "result": difference,
+}
+
+
+def cases_of(report: Report) -> list[dict[str, Any]]:
+    """Return the comparisons of a report in JSON's types; the length of a recording also stands by itself."""
+    frames = [{"frames": case.dims["frames"]} if [*case.dims] == ["frames"] else {} for case in report.cases]
+    return [{"ok": case.ok, **own, **as_json(case)} for case, own in zip(report.cases, frames, strict=True)]
+
+
+def outputs_of(cases: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the comparisons of all outputs."""
+    return [output for case in cases for output in case["outputs"]]
 
 
 def verdict(ok: bool, comparisons: Iterable[Mapping[str, Any]]) -> TextLine:

@@ -12,7 +12,20 @@ from jaxrnn._files.messages import as_json, pairs_of
 from jaxrnn.cli.commands import Given, NumberRange, Option, Taken, command
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.options import ManyInputs, StatelessFile, load_archive
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict, wrapped
+from jaxrnn.cli.output import (
+    COMPARED,
+    Block,
+    Table,
+    TextLine,
+    busy,
+    cases_of,
+    difference,
+    fields,
+    show,
+    text_of,
+    verdict,
+    wrapped,
+)
 
 _TOLERANCE = Option(type=NumberRange(min=0))
 
@@ -57,9 +70,9 @@ def verify(
         arrays = given.of(file.load().inputs) if given.has_sound else given.arrays
         sizes: Any = {"static": file.static, "dims": given.dims, "seed": given.seed}
         report = verify_model(file.path, arrays, outputs=recorded, **sizes, **options)
-    cases = [{"ok": case.ok, "fault": case.fault, **as_json(case)} for case in report.cases]
-    verdict = {"ok": report.ok, "compared": report.compared, "conclusion": report.conclusion}
-    result = {**verdict, **as_json(report), "cases": cases}
+    facts = {"ok": report.ok, "compared": report.compared, "conclusion": report.conclusion}
+    cases = [{**case, "fault": each.fault} for case, each in zip(cases_of(report), report.cases, strict=True)]
+    result = {**facts, **as_json(report), "cases": cases}
     show(result, lambda result: _report(result, options.get("nodes", False)))
     if not report.ok:
         click.get_current_context().exit(MISMATCH)
@@ -68,7 +81,7 @@ def verify(
 def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield f"{result['label']} against {result['engine']}"
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
-    columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": difference}
+    columns = {"output": "name", **fields("dtype", "shape"), **COMPARED}
     for case in result["cases"]:
         unusual = [f"{name} {way}" for name, way in case["drawn"].items() if way not in ("standard normal", "0 to 1")]
         drawn = f" (random: {', '.join(unusual)})" if unusual else ""
@@ -104,17 +117,3 @@ def _recorded(engine: str) -> dict[str, Any]:
         return text
 
     return {"array": "name", "node": "node", "jaxrnn": column("here"), engine: column("peer")}
-
-
-def difference(comparison: Mapping[str, Any]) -> str:
-    """Return ``agrees``, or the reason why values differ and the place of the largest difference.
-
-    The reason says if no element was compared.
-    """
-    if comparison["ok"]:
-        return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"
-    first = comparison["first_frame"]
-    since = "" if first is None else f", first in frame {first:,}"
-    place = f", most at {comparison['worst']}" if comparison["worst"] else ""
-    arbiter = f"; {comparison['arbiter']}" if comparison.get("arbiter") else ""
-    return f"{comparison['reason']}{since}{place}{arbiter}"

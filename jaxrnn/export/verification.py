@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.comparison import Comparison, compare, tolerances
+from jaxrnn.comparison import Check, Comparison, Report, compare, tolerances
 from jaxrnn.errors import InputError
 from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, precision_of, read_pair
 from jaxrnn.export.exportable import is_complex, to_pairs
@@ -27,12 +27,11 @@ from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
-from jaxrnn.verification.peers import PeerError, candidates
+from jaxrnn.verification.peers import OpenPeer, candidates, first_to_run
 from jaxrnn.verification.running import (
-    Check,
+    WHOLE,
     Offline,
     awkward_lengths,
-    checks_agree,
     compiled,
     given_recordings,
     offline_outputs,
@@ -58,41 +57,28 @@ SOME = 20
 ROUGH = 0.25
 #: The numbers of streams with which a file for any number is run.
 STREAMS = (1, 3)
+_NO_ENGINE = "{}: no engine can run the files"
 #: The name of the first reference; the second is `jaxrnn.verification.running.WHOLE`.
 STEPS = "the steps in jaxrnn"
 
 
 @short_repr
 @dataclass(frozen=True)
-class ExportReport:
+class ExportReport(Report):
     """The result of `verify_export`.
 
     Attributes:
         label: the name of the exported stepper.
         engine: the name and version of the engine that ran the files.
         notes: the reasons why preferred engines were skipped.
+        cases: the comparisons of each recording, with the stepper and, if given, with the function over whole
+            recordings; ``dims["frames"]`` is the number of frames, or of steps.
         flushed: True if recordings were flushed; otherwise recordings end with the last whole pulse.
-        checks: the comparisons of each recording, with the stepper and, if given, with the function over whole
-            recordings.
         seconds: the median time of a step in the engine, called from Python; None without whole steps.
     """
 
-    label: str
-    engine: str
-    notes: tuple[str, ...]
     flushed: bool
-    checks: tuple[Check, ...]
     seconds: float | None = None
-
-    @property
-    def ok(self) -> bool:
-        """True if no recording differs, and each output was compared in at least one recording."""
-        return checks_agree(self.checks)
-
-    @property
-    def compared(self) -> int:
-        """The number of compared elements in all recordings."""
-        return sum(output.compared for check in self.checks for output in check.outputs)
 
 
 def verify_export(
@@ -147,7 +133,7 @@ def verify_export(
         _verified(stepper, params, step_file.of_streams(count), flush_file and flush_file.of_streams(count), **given)
         for count in counts
     ]
-    return dataclasses.replace(reports[0], checks=tuple(check for report in reports for check in report.checks))
+    return dataclasses.replace(reports[0], cases=tuple(case for report in reports for case in report.cases))
 
 
 def _verified(
@@ -177,27 +163,25 @@ def _verified(
     if wholes[-1] is not None and wholes[-1].problem is not None:
         raise InputError(f"no reference to compare with: {wholes[-1].problem}")
     compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
-    failures: list[str] = []
-    for open_peer in engines_of(step_file, engine):
-        try:
-            in_engine = InEngine(open_peer, step_file, flush_file)
-            results = [_outputs_of(run(in_engine, recordings, length, flushed=flushed), spec) for length in lengths]
-        except PeerError as error:
-            failures.append(str(error))
-            continue
-        checks = [
-            check
-            for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
-            for check in compared.checks(length, found, step, whole, reference.arbiter(recordings, length))
-        ]
-        if not any(check.outputs for check in checks):
-            raise InputError(
-                f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
-                "with flush"
-            )
-        seconds = float(np.median(in_engine.seconds)) if in_engine.seconds else None
-        return ExportReport(spec.label, in_engine.engine, tuple(failures), flushed, tuple(checks), seconds)
-    raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
+
+    def use(open_peer: OpenPeer) -> tuple[InEngine, list[_Outputs]]:
+        in_engine = InEngine(open_peer, step_file, flush_file)
+        ran = (run(in_engine, recordings, length, flushed=flushed) for length in lengths)
+        return in_engine, [_outputs_of(each, spec) for each in ran]
+
+    (in_engine, results), notes = first_to_run(engines_of(step_file, engine), use, _NO_ENGINE.format(spec.label))
+    cases = tuple(
+        case
+        for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
+        for case in compared.cases(length, found, step, whole, reference.arbiter(recordings, length))
+    )
+    if not any(case.outputs for case in cases):
+        raise InputError(
+            f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
+            "with flush"
+        )
+    seconds = float(np.median(in_engine.seconds)) if in_engine.seconds else None
+    return ExportReport(spec.label, in_engine.engine, notes, cases, flushed, seconds)
 
 
 def of_batch(stepper: StepSpec, facts: StepFile, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,8 +227,8 @@ class _Tolerance:
         if not found.differs or found.max_abs is None:
             return found
         if name not in self.steps and not self._is_rough:
-            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
-            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
+            limits = {"atol": atol, "rtol": rtol, "scaled": True}
+            return found if arbiter is None else arbiter.judge(found, value, expected, ("the file", "jaxrnn"), **limits)
         if self._is_rough:
             return _rough(found, value, expected)
         step = self.steps[name] if inexact else 1.0
@@ -275,12 +259,13 @@ class _Comparing:
                 for each in parts or [name]:
                     quantised[each] = max(step, quantised.get(each, 0.0))
 
-    def checks(
+    def cases(
         self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None, arbiter: Arbiter | None
     ) -> Iterator[Check]:
-        yield Check(frames, tuple(self._comparisons(found, step, arbiter)), against=STEPS)
+        dims = {"frames": frames}
+        yield Check(dims, tuple(self._comparisons(found, step, arbiter)), STEPS)
         if whole is not None:
-            yield Check(frames, tuple(self._comparisons(found, whole, arbiter)), whole.problem)
+            yield Check(dims, tuple(self._comparisons(found, whole, arbiter)), WHOLE, whole.problem)
 
     def _comparisons(self, found: _Outputs, known: _Outputs, arbiter: Arbiter | None) -> Iterator[Comparison]:
         for name, expected in known.outputs.items():
@@ -314,23 +299,23 @@ def compare_converted(
     dims: Mapping[str, int],
     static: Mapping[str, Any],
     seed: int,
-) -> tuple[str, list[Comparison]]:
-    """Compare the whole graph of a model before and after a change of types; return the engine and the comparisons."""
+) -> Report:
+    """Compare the whole graph of a model before and after a change of types."""
     sample = verifiable_inputs(model, inputs, dims=dims, seed=seed).inputs
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
     graph = ir.load(after).graph
     types = {value.name: value.dtype.numpy() for value in graph.inputs if value.dtype is not None}
-    tolerance, failures = _Tolerance(*precision_of(graph)), []
-    for open_peer in candidates("auto", optimized=True):
-        try:
-            peer = open_peer(after)
-            found = peer.run({name: array.astype(types[name]) for name, array in arrays.items() if name in types})
-            known = open_peer(before).run({name: array for name, array in arrays.items() if name in types})
-        except PeerError as error:
-            failures.append(str(error))
-            continue
-        return peer.name, [tolerance.compare(name, found[name], expected) for name, expected in known.items()]
-    raise PeerError(f"{model.label}: no engine can run the files: {'; '.join(failures)}")
+    fed = {name: array for name, array in arrays.items() if name in types}
+
+    def use(open_peer: OpenPeer) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        peer = open_peer(after)
+        found = peer.run({name: array.astype(types[name]) for name, array in fed.items()})
+        return peer.name, found, open_peer(before).run(fed)
+
+    openers, tolerance = candidates("auto", optimized=True), _Tolerance(*precision_of(graph))
+    (engine, found, known), notes = first_to_run(openers, use, _NO_ENGINE.format(model.label))
+    outputs = tuple(tolerance.compare(name, found[name], expected) for name, expected in known.items())
+    return Report(model.label, engine, notes, (Check(dims, outputs, "the model"),))
 
 
 def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -13,7 +13,7 @@ import onnx
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._jax.context import exact_types
-from jaxrnn.comparison import Comparison, agree, compare
+from jaxrnn.comparison import Check, Comparison, Report, agree, compare
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -21,7 +21,7 @@ from jaxrnn.onnx.graph import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
 from jaxrnn.verification.arbiter import Arbiter
 from jaxrnn.verification.inside import intermediates, precisions
-from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
+from jaxrnn.verification.peers import OpenPeer, Peer, PeerError, candidates, complete_proto, expose, feed, first_to_run
 from jaxrnn.verification.sampling import Sample, restore_types, verifiable_inputs
 
 
@@ -57,24 +57,22 @@ class Recorded:
 
 @short_repr
 @dataclass(frozen=True)
-class Case:
-    """The comparison on a set of inputs.
+class Case(Check):
+    """The comparison of a model on a set of inputs.
 
     Attributes:
         dims: sizes of the symbolic dimensions of the inputs.
+        outputs: comparison of each output.
         drawn: for each random input, the way in which it is drawn: ``"standard normal"``, ``"positive"``, ``"between 0
             and 1"`` or ``"above 1"`` for floats, and a range such as ``"0 to 6"`` for integers.
-        outputs: comparison of each output.
         values: number of intermediate values with a compared element.
         first: first node that differs; None if all nodes agree or nodes were not compared.
         recorded: comparison of each recorded array with both engines, in order of evaluation.
     """
 
-    dims: dict[str, int]
-    drawn: dict[str, str]
-    outputs: tuple[Comparison, ...]
-    values: int
-    first: Mismatch | None
+    drawn: Mapping[str, str] = field(default_factory=dict)
+    values: int = 0
+    first: Mismatch | None = None
     recorded: tuple[Recorded, ...] = ()
 
     @property
@@ -83,9 +81,9 @@ class Case:
         return self.engines_agree and self._here_agrees
 
     @property
-    def _differs(self) -> bool:
-        compared = (*self.outputs, *(each.here for each in self.recorded))
-        return self.first is not None or any(each.differs for each in compared)
+    def differs(self) -> bool:
+        """True if an output, an intermediate value or a recorded array differs."""
+        return super().differs or self.first is not None or any(each.here.differs for each in self.recorded)
 
     @property
     def _here_agrees(self) -> bool:
@@ -116,37 +114,28 @@ class Case:
 
 @short_repr
 @dataclass(frozen=True)
-class Report:
+class ModelReport(Report):
     """The result of `verify`.
 
     Attributes:
         label: name of the model.
         engine: name and version of the peer.
         notes: errors of the engines that were tried before.
+        cases: a comparison for each set of inputs.
         atol: absolute tolerance, or None if the defaults of `jaxrnn.verification.compare` apply.
         rtol: relative tolerance, or None if the defaults apply.
         seed: seed of the random inputs.
-        cases: a comparison for each set of inputs.
     """
 
-    label: str
-    engine: str
-    notes: tuple[str, ...]
+    cases: tuple[Case, ...]
     atol: float | None
     rtol: float | None
     seed: int
-    cases: tuple[Case, ...]
 
     @property
     def ok(self) -> bool:
         """True if no case differs, and each output and recorded array was compared in at least one case."""
-        outputs = [output for case in self.cases for output in case.outputs]
-        return agree(outputs) and all(case._here_agrees and not case._differs for case in self.cases)
-
-    @property
-    def compared(self) -> int:
-        """The number of compared elements of outputs in all cases."""
-        return sum(output.compared for case in self.cases for output in case.outputs)
+        return super().ok and all(case._here_agrees for case in self.cases)
 
     @property
     def conclusion(self) -> str | None:
@@ -167,7 +156,7 @@ def verify(
     engine: Literal["auto", "ort", "reference"] = "auto",
     nodes: bool = False,
     outputs: Mapping[str, Any] | None = None,
-) -> Report:
+) -> ModelReport:
     """Run a model in jaxrnn and in a second engine on equal inputs, and compare the outputs.
 
     With `outputs`, also compare with arrays that the framework of the model recorded for these inputs. If the engines
@@ -227,19 +216,17 @@ def verify(
         _check_recording(model, recorded, samples, inside)
     expose(proto, [name for name in inside if nodes or name in recorded])
 
-    failures: list[str] = []
-    for opener in openers:
-        try:
-            peer = opener(proto)
-            cases = tuple(
-                _check(model, proto, peer, sample, static or {}, atol, rtol, nodes, recorded) for sample in samples
-            )
-        except PeerError as error:
-            failures.append(str(error))
-            continue
-        return Report(model.label, peer.name, tuple(failures), atol, rtol, seed, cases)
-    with samples[0].naming_assumptions():
-        raise PeerError(f"{model.label}: nothing to compare with: {'; '.join(failures)}")
+    def use(opener: OpenPeer) -> tuple[str, tuple[Case, ...]]:
+        peer = opener(proto)
+        options = static or {}, atol, rtol, nodes, recorded
+        return peer.name, tuple(_check(model, proto, peer, sample, *options) for sample in samples)
+
+    try:
+        (name, cases), notes = first_to_run(openers, use, f"{model.label}: nothing to compare with")
+    except PeerError:
+        with samples[0].naming_assumptions():
+            raise
+    return ModelReport(model.label, name, notes, cases, atol, rtol, seed)
 
 
 def _combinations(dims: Mapping[str, int | Sequence[int]]) -> Iterator[dict[str, int]]:
@@ -278,8 +265,7 @@ def _check(
 
     def compared(name: str, value: Any, scaled: bool = False) -> Comparison:
         limits = {"atol": atol, "rtol": rtol, "scaled": scaled, "precision": narrow.get(name)}
-        found = compare(name, value, there[name], **limits)
-        return arbiter.judge(found, value, there[name], **limits) if found.differs else found
+        return arbiter.judge(compare(name, value, there[name], **limits), value, there[name], **limits)
 
     outputs = tuple(compared(name, here[name]) for name in names)
     first, count = None, 0
@@ -297,7 +283,8 @@ def _check(
         limits = {"atol": atol, "rtol": rtol, "precision": narrow.get(name)}
         sides = (compare(name, side[name], recorded[name], **limits) for side in (computed, there))
         against.append(Recorded(name, *makers.get(name, (None, None)), *sides))
-    return Case(sample.dims, sample.drawn, outputs, count, first, tuple(against))
+    options = {"drawn": sample.drawn, "values": count, "first": first, "recorded": tuple(against)}
+    return Case(sample.dims, outputs, peer.name, **options)
 
 
 def _makers(model: Model) -> dict[str, tuple[str, str]]:
