@@ -2,7 +2,7 @@
 
 A comparison has three results: the values agree, the values differ, or no element was compared. Two values without a
 finite element hold no number that could differ, so a verdict never counts such values as equal. A `Check` compares
-values on one set of inputs, and a `Report` has the verdict on several sets.
+values on one set of inputs, and a `Verdict` is the result of several checks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import as_json, short_repr
 from jaxrnn.errors import InputError
 
 #: Tolerances of float32 and float64; at least `STEPS` rounding steps of types with fewer digits.
@@ -39,6 +39,7 @@ class Comparison:
         ok: True if element type, shape and all elements agree, and an element was compared.
         differs: True if element type, shape or an element differs. If also ``ok`` is False, no element was compared.
         reason: description of the difference, or the reason why no element was compared; None if the values agree.
+        wrong: number of elements that differ by more than the tolerance.
         worst: index of the element with the largest difference beyond the tolerance.
         first_frame: first frame with a difference beyond the tolerance, if the value has a time axis.
         nearer: where the values differ, the side that is nearer to the same graph in float64: ``"here"`` or ``"peer"``;
@@ -56,10 +57,15 @@ class Comparison:
     ok: bool = False
     differs: bool = False
     reason: str | None = None
+    wrong: int = 0
     worst: tuple[int, ...] | None = None
     first_frame: int | None = None
     nearer: str | None = None
     arbiter: str | None = None
+
+    def accepted(self, reason: str) -> Comparison:
+        """Return the comparison of values that count as equal in spite of a difference, for this reason."""
+        return replace(self, ok=True, differs=False, reason=reason, wrong=0, worst=None, first_frame=None)
 
 
 def agree(comparisons: Iterable[Comparison]) -> bool:
@@ -106,10 +112,15 @@ class Check:
         """True if a value differs."""
         return any(each.differs for each in self.outputs)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the check in JSON's types; the length of a recording also stands by itself."""
+        frames = {"frames": self.dims["frames"]} if [*self.dims] == ["frames"] else {}
+        return {"ok": self.ok, **frames, **as_json(self)}
+
 
 @short_repr
 @dataclass(frozen=True)
-class Report:
+class Verdict:
     """The comparison of values on several sets of inputs.
 
     Attributes:
@@ -137,6 +148,11 @@ class Report:
     def compared(self) -> int:
         """The number of compared elements in all cases."""
         return sum(output.compared for case in self.cases for output in case.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON's types."""
+        cases = [case.to_json() for case in self.cases]
+        return {"ok": self.ok, "compared": self.compared, **as_json(self), "cases": cases}
 
 
 def tolerances(
@@ -248,14 +264,15 @@ def _compare_numbers(
     return replace(different, **largest, first_frame=first)
 
 
-def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...]]:
+def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...], int]:
     worst = np.unravel_index(int(np.argmax(np.where(wrong, distance, -1.0))), wrong.shape)
     count = int(wrong.sum())
-    return f"{count:,} of {wrong.size:,} elements differ{note}", tuple(int(index) for index in worst)
+    return f"{count:,} of {wrong.size:,} elements differ{note}", tuple(int(index) for index in worst), count
 
 
-def _different(result: Comparison, reason: str, worst: tuple[int, ...] | None = None) -> Comparison:
-    return replace(result, max_abs=None, max_rel=None, scale=None, differs=True, reason=reason, worst=worst)
+def _different(result: Comparison, reason: str, worst: tuple[int, ...] | None = None, wrong: int = 0) -> Comparison:
+    unknown = {"max_abs": None, "max_rel": None, "scale": None}
+    return replace(result, **unknown, differs=True, reason=reason, worst=worst, wrong=wrong)
 
 
 def _agreeing(result: Comparison) -> Comparison:

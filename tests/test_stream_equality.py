@@ -293,7 +293,7 @@ def running(body):
 def forms(*functions, shape=(6, 2)):
     """The forms of the results of functions of an array."""
     traced = [jax.make_jaxpr(each)(np.ones(shape, np.float32)) for each in functions]
-    made = comparison.Forms()
+    made = comparison.NumberingAtLength()
     inputs = made.unknown("input", traced[0].jaxpr.invars)
     return [[made.key_of(each) for each in made.of(closed, inputs, shape[0])] for closed in traced]
 

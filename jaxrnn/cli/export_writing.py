@@ -15,22 +15,9 @@ from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.writing import scratch
 from jaxrnn.cli.errors import MISMATCH, MismatchError
 from jaxrnn.cli.options import InputFiles, ModelFile, ParamsOptions, read_recordings
-from jaxrnn.cli.output import (
-    COMPARED,
-    Block,
-    Table,
-    TextLine,
-    busy,
-    cases_of,
-    difference,
-    fields,
-    outputs_of,
-    past_line,
-    show,
-    text_of,
-    verdict,
-)
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
+from jaxrnn.comparison import Verdict
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, export_litert, export_onnx, write_example
 from jaxrnn.export.examples import check_example
@@ -162,7 +149,7 @@ def facts_of(
         "engine": None if checked is None else checked.engine,
         "step_ms": None if checked is None or checked.seconds is None else 1000 * checked.seconds,
         "notes": [] if checked is None else checked.notes,
-        "checks": [] if checked is None else cases_of(checked),
+        "checks": [] if checked is None else checked.to_json()["cases"],
     }
 
 
@@ -231,7 +218,7 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
     yield from _checks(result)
     yield ""
-    yield verdict(result["verified"], outputs_of(result["checks"]))
+    yield verdict(result["verified"], result["checks"])
     if not result["verified"]:
         yield "nothing was written"
 
@@ -255,7 +242,7 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
         "largest difference": "max_abs",
         "of the largest value": _of_largest,
         f"with {unit}": "frames",
-        "result": difference,
+        "result": COMPARED["result"],
     }
     title = f"Verified in {result['engine']}: recordings of {', '.join(map(str, lengths))} {unit}"
     yield Table(title, columns, [rows[key] for key in sorted(rows)])
@@ -303,7 +290,7 @@ def write_graph_again(
                 options = {"dims": sizes, "static": file.static, "seed": seed}
                 report = compare_converted(model, trial, converted, inputs, **options)
                 _refuse_mismatch(report)
-            verified = {"engine": report.engine, "cases": cases_of(report)}
+            verified = {"engine": report.engine, "cases": report.to_json()["cases"]}
     export_onnx(model, arrays, output, **types)
     changes = _changes(model, arrays)
     result = {
@@ -328,7 +315,7 @@ def _verified(
     return report
 
 
-def _refuse_mismatch(report: Report, problems: Sequence[str] = ()) -> None:
+def _refuse_mismatch(report: Verdict, problems: Sequence[str] = ()) -> None:
     """Raise a MismatchError with the outputs that do not agree, and other problems."""
     said = list(problems)
     for case in () if report.ok else report.cases:

@@ -18,8 +18,6 @@ from jaxrnn.cli.errors import echo, naming_output, printable, wants_json, worded
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxrnn.comparison import Report
-
 #: Wider than any table: rich does not cut or wrap output into a file or a pipe.
 _UNLIMITED = 100_000
 
@@ -177,20 +175,9 @@ COMPARED: Mapping[str, str | Callable[[Any], Any]] = {
 }
 
 
-def cases_of(report: Report) -> list[dict[str, Any]]:
-    """Return the comparisons of a report in JSON's types; the length of a recording also stands by itself."""
-    frames = [{"frames": case.dims["frames"]} if [*case.dims] == ["frames"] else {} for case in report.cases]
-    return [{"ok": case.ok, **own, **as_json(case)} for case, own in zip(report.cases, frames, strict=True)]
-
-
-def outputs_of(cases: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the comparisons of all outputs."""
-    return [output for case in cases for output in case["outputs"]]
-
-
-def verdict(ok: bool, comparisons: Iterable[Mapping[str, Any]]) -> TextLine:
+def verdict(ok: bool, cases: Iterable[Mapping[str, Any]]) -> TextLine:
     """Return the last line of a comparison: ``agrees``, ``differs``, or the values without a compared element."""
-    comparisons = list(comparisons)
+    comparisons = [output for case in cases for output in case["outputs"]]
     if ok:
         count = sum(each["compared"] for each in comparisons)
         return TextLine(f"agrees in {count:,} element{'' if count == 1 else 's'}", "bold green")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +16,9 @@ import numpy as np
 from jaxrnn._files.messages import bytes_of, near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cli.options import ModelFile, RandomInputs
-from jaxrnn.cli.output import (
-    COMPARED,
-    Block,
-    Table,
-    TextLine,
-    cases_of,
-    fields,
-    outputs_of,
-    past_line,
-    random_line,
-    text_of,
-    verdict,
-)
+from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, past_line, random_line, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps
+from jaxrnn.comparison import Verdict
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.limits import Limits
@@ -38,7 +28,6 @@ from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import StepSpec, milliseconds
-from jaxrnn.verification import Report
 from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, random_arrays, random_inputs, symbols_of
 
 
@@ -105,11 +94,8 @@ def recordings_for(
     ranges = {} if source.model is None else integer_ranges(source.model, {**sizes, symbol: total})
     # A streamed model has fixed sizes; given recordings fix the number of frames.
     known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
-
-    def draw(floats: Mapping[str, str]) -> Sample:
-        return random_arrays(whole, arrays, dims=known, seed=given.seed, ranges=ranges, floats=floats)
-
-    sample = draw({}) if results is None else inside_domain(draw, lambda sample: results(stepper, sample.inputs))
+    draw = functools.partial(random_arrays, whole, arrays, dims=known, seed=given.seed, ranges=ranges)
+    sample = draw() if results is None else inside_domain(draw, lambda sample: results(stepper, sample.inputs))
     kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
     for each in spec.inputs:
         if spec.streams and each.nbytes > Limits.value_bytes:
@@ -170,7 +156,7 @@ def facts_of(
     sample: Sample,
     total: int,
     run: Run,
-    checks: Report | None,
+    checks: Verdict | None,
     frame_seconds: float | None,
     output: Path | None,
 ) -> dict[str, Any]:
@@ -233,7 +219,7 @@ def facts_of(
         "not_finite": [name for name, x in inexact.items() if not np.isfinite(x.astype(np.complex128)).all()],
         "verified": None if checks is None else checks.ok,
         "compared": None if checks is None else checks.compared,
-        "checks": None if checks is None else cases_of(checks),
+        "checks": None if checks is None else checks.to_json()["cases"],
         "output": None if output is None else str(output),
     }
 
@@ -302,4 +288,4 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
     changed = "" if result["past"] is None else f", by the model with a past of {result['past']}"
     yield Table(f"Pulses against the whole recording{changed}", columns, rows)
     yield ""
-    yield verdict(result["verified"], outputs_of(result["checks"]))
+    yield verdict(result["verified"], result["checks"])

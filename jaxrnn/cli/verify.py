@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import click
 
-from jaxrnn._files.messages import as_json, pairs_of
+from jaxrnn._files.messages import pairs_of
 from jaxrnn.cli.commands import Given, NumberRange, Option, Taken, command
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.options import ManyInputs, StatelessFile, load_archive
@@ -18,7 +18,6 @@ from jaxrnn.cli.output import (
     Table,
     TextLine,
     busy,
-    cases_of,
     difference,
     fields,
     show,
@@ -70,10 +69,7 @@ def verify(
         arrays = given.of(file.load().inputs) if given.has_sound else given.arrays
         sizes: Any = {"static": file.static, "dims": given.dims, "seed": given.seed}
         report = verify_model(file.path, arrays, outputs=recorded, **sizes, **options)
-    facts = {"ok": report.ok, "compared": report.compared, "conclusion": report.conclusion}
-    cases = [{**case, "fault": each.fault} for case, each in zip(cases_of(report), report.cases, strict=True)]
-    result = {**facts, **as_json(report), "cases": cases}
-    show(result, lambda result: _report(result, options.get("nodes", False)))
+    show(report.to_json(), lambda result: _report(result, options.get("nodes", False)))
     if not report.ok:
         click.get_current_context().exit(MISMATCH)
 
@@ -100,12 +96,9 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield ""
     if result["conclusion"] is not None:
         yield TextLine(wrapped(result["conclusion"]), "red")
-    yield verdict(result["ok"], [each for case in result["cases"] for each in _compared(case)])
-
-
-def _compared(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    first = [] if case["first"] is None else [case["first"]["comparison"]]
-    return [*case["outputs"], *first, *(each["here"] for each in case["recorded"])]
+    inside = [case["first"]["comparison"] for case in result["cases"] if case["first"] is not None]
+    inside += [each["here"] for case in result["cases"] for each in case["recorded"]]
+    yield verdict(result["ok"], [*result["cases"], {"outputs": inside}])
 
 
 def _recorded(engine: str) -> dict[str, Any]:

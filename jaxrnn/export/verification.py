@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.comparison import Check, Comparison, Report, compare, tolerances
+from jaxrnn.comparison import Check, Comparison, Verdict, compare
 from jaxrnn.errors import InputError
 from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, precision_of, read_pair
 from jaxrnn.export.exportable import is_complex, to_pairs
@@ -37,7 +39,6 @@ from jaxrnn.verification.running import (
     offline_outputs,
 )
 from jaxrnn.verification.sampling import (
-    Sample,
     inside_domain,
     integer_ranges,
     random_arrays,
@@ -64,7 +65,7 @@ STEPS = "the steps in jaxrnn"
 
 @short_repr
 @dataclass(frozen=True)
-class ExportReport(Report):
+class ExportReport(Verdict):
     """The result of `verify_export`.
 
     Attributes:
@@ -150,10 +151,7 @@ def _verified(
         ranges = {name: limit if isinstance(limit, range) else range(limit) for name, limit in limits.items()}
     specs = recording_specs(spec, "frames")
     dims = {"frames": total} if "frames" in symbols_of(specs) else {}
-
-    def draw(floats: Mapping[str, str]) -> Sample:
-        return random_arrays(specs, given, dims=dims, seed=seed, ranges=ranges, floats=floats)
-
+    draw = functools.partial(random_arrays, specs, given, dims=dims, seed=seed, ranges=ranges)
     lengths = [*(awkward_lengths(spec, total) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
         reference = _JaxReference(stepper, params, step_file.facts, flushed, offline)
@@ -210,8 +208,8 @@ def _total(spec: StepSpec) -> int:
 class _Tolerance:
     """The tolerance of the lowest precision of ``floats``, the types that files compute in."""
 
-    def __init__(self, floats: Sequence[np.dtype], is_rough: bool):
-        self._limits = max((tolerances(each, None, None) for each in floats), default=(None, None))
+    def __init__(self, floats: Iterable[np.dtype], is_rough: bool):
+        self._precision = max(floats, key=lambda each: float(jnp.finfo(each).eps), default=None)
         self._is_rough = is_rough
         #: The size of a step of quantisation by the name of the output.
         self.steps: dict[str, float] = {}
@@ -222,23 +220,18 @@ class _Tolerance:
         inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
         if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
             expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
-        atol, rtol = self._limits if inexact else (None, None)
-        found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
+        limits = {"scaled": True, "precision": self._precision}
+        found = compare(name, value, expected, time_axis=axis, **limits)
         if not found.differs or found.max_abs is None:
             return found
-        if name not in self.steps and not self._is_rough:
-            limits = {"atol": atol, "rtol": rtol, "scaled": True}
-            return found if arbiter is None else arbiter.judge(found, value, expected, ("the file", "jaxrnn"), **limits)
         if self._is_rough:
             return _rough(found, value, expected)
+        if name not in self.steps:
+            return found if arbiter is None else arbiter.judge(found, value, expected, ("the file", "jaxrnn"), **limits)
         step = self.steps[name] if inexact else 1.0
-        again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
+        again = compare(name, value, expected, atol=step * (1 + 1e-3), precision=self._precision, time_axis=axis)
         # A wrong file differs in many elements. Values between two integers are rare.
-        here, there = (np.asarray(each, np.float64) for each in (value, expected))
-        most = (atol or 0.0) * max(1.0, found.scale or 0.0)
-        differs = np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)
-        few = np.sum(differs) <= max(FEW * np.size(differs), SOME)
-        if again.differs or not few:
+        if again.differs or found.wrong > max(FEW * math.prod(found.shape), SOME):
             return found
         return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
 
@@ -299,7 +292,7 @@ def compare_converted(
     dims: Mapping[str, int],
     static: Mapping[str, Any],
     seed: int,
-) -> Report:
+) -> Verdict:
     """Compare the whole graph of a model before and after a change of types."""
     sample = verifiable_inputs(model, inputs, dims=dims, seed=seed).inputs
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
@@ -315,7 +308,7 @@ def compare_converted(
     openers, tolerance = candidates("auto", optimized=True), _Tolerance(*precision_of(graph))
     (engine, found, known), notes = first_to_run(openers, use, _NO_ENGINE.format(model.label))
     outputs = tuple(tolerance.compare(name, found[name], expected) for name, expected in known.items())
-    return Report(model.label, engine, notes, (Check(dims, outputs, "the model"),))
+    return Verdict(model.label, engine, notes, (Check(dims, outputs, "the model"),))
 
 
 def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
@@ -324,8 +317,8 @@ def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
     share = float(np.sqrt(np.mean((here - there) ** 2) / max(np.mean(there**2), np.finfo(np.float32).tiny)))
     if not share <= ROUGH:
         return dataclasses.replace(found, reason=f"the error of quantisation is {share:.1%} of the output")
-    said = f"with an error of quantisation of {share:.2%} ({-20 * np.log10(share):.0f} dB below the output)"
-    return dataclasses.replace(found, ok=True, differs=False, reason=said, worst=None, first_frame=None)
+    below = f"{-20 * np.log10(share):.0f} dB below the output"
+    return found.accepted(f"with an error of quantisation of {share:.2%} ({below})")
 
 
 Arrays = Mapping[str, np.ndarray]

@@ -1,19 +1,19 @@
 """Comparison of the trace for all lengths with traces at single lengths.
 
 A function can depend on the length in ways that a symbolic trace does not show, such as ``isinstance(n, int)``, or a
-comparison of sizes in a library. Each trace becomes a form, in which equal forms are equal computations: calls are
-inlined, arithmetic on sizes and other known numbers is carried out, and movements of elements become views of NumPy, so
-that all spellings of a view are equal. JAX may choose other primitives for a symbolic size, so different forms decide
-nothing: then both traces are evaluated on random inputs, and the numbers decide.
+comparison of sizes in a library. So the values of traces are numbered at a single length: calls are inlined, arithmetic
+on sizes and other known arrays is carried out, and movements of elements become views of NumPy, so that all spellings
+of a view are equal. JAX may choose other primitives for a symbolic size, so different numbers of values decide nothing:
+then both traces are evaluated on random inputs, and the results decide.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,13 +57,6 @@ _LARGEST = 4096
 Traced = tuple[Any, Any]
 
 
-class Difference(NamedTuple):
-    """A length at which a trace at this length differs from the trace for all lengths."""
-
-    length: int
-    what: str
-
-
 class TraceComparison:
     """Compares the trace of a function for all lengths with traces at single lengths.
 
@@ -76,7 +69,7 @@ class TraceComparison:
 
     def __init__(self, symbolic: Traced, at: Callable[[int], Traced], arguments: Sequence[Any], multiple: int):
         self.symbolic, self.at, self.arguments, self.multiple = symbolic, at, arguments, multiple
-        self.forms = Forms()
+        self._numbering = NumberingAtLength()
 
     def run(self, lengths: Lengths, taken: Iterable[Any]) -> None:
         """Compare several lengths; raise StreamError if a length differs, or if too few lengths can be compared.
@@ -86,65 +79,61 @@ class TraceComparison:
         equal = (lengths.zero_of(each) for each in taken)
         doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
         doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)
-        agreed: list[int] = []
-        different: list[Difference] = []
-        undecided: list[tuple[int, Any]] = []
+        found: dict[int, str] = {}  # the difference at each length; empty if the traces agree
+        undecided: dict[int, Traced] = {}
         error: Exception | None = None
         for length in dict.fromkeys((*doubtful, *lengths.spread(_LENGTHS))):
-            if length not in doubtful and len(agreed) + len(different) + len(undecided) >= _COMPARED + len(doubtful):
+            if length not in doubtful and len(found) + len(undecided) >= _COMPARED + len(doubtful):
                 break
             try:
                 traced = self.at(length)
             except Exception as raised:  # the function may raise any error for a length that does not fit
                 error = raised
                 continue
-            found = self._by_form(traced, length)
-            if isinstance(found, Unknown):
-                undecided.append((length, traced))
-            elif found:
-                different.append(Difference(length, found))
+            said = self._by_computation(traced, length)
+            if isinstance(said, Unknown):
+                undecided[length] = traced
             else:
-                agreed.append(length)
+                found[length] = said
         # Numbers take a compilation for each length: first the longest and the shortest, and others if necessary.
-        undecided = [*undecided[-1:], *undecided[:-1]]
         asked = 0
-        for length, traced in undecided:
-            if length in doubtful or asked < _WITH_NUMBERS or len(agreed) < _LEAST:
-                asked += length not in doubtful
-                try:
-                    found = self._by_numbers(traced, length)
-                except Exception as raised:  # a primitive without a lowering, for example
-                    error = raised
-                    continue
-                if isinstance(found, Unknown):
-                    continue
-                if found:
-                    different.append(Difference(length, found))
-                else:
-                    agreed.append(length)
-        if different:
-            raise StreamError(_said_of(different, agreed, self.multiple))
+        for length in dict.fromkeys((*[*undecided][-1:], *undecided)):
+            agreed = [each for each, said in found.items() if not said]
+            if length not in doubtful and asked >= _WITH_NUMBERS and len(agreed) >= _LEAST:
+                continue
+            asked += length not in doubtful
+            try:
+                said = self._by_results(undecided[length], length)
+            except Exception as raised:  # a primitive without a lowering, for example
+                error = raised
+                continue
+            if not isinstance(said, Unknown):
+                found[length] = said
+        agreed = [each for each, said in found.items() if not said]
+        if len(agreed) < len(found):
+            raise StreamError(_said_of(found, self.multiple))
         if len(agreed) < _LEAST:
             raise StreamError(
                 "the function can be traced for every length, but not compared at single lengths: "
                 + ("it computes no finite numbers" if error is None else f"{type(error).__name__}: {first_line(error)}")
             ) from error
 
-    def _by_form(self, traced: Traced, length: int) -> str | Unknown:
-        """Compare forms: return a difference, an empty text if all forms are equal, or Unknown."""
+    def _by_computation(self, traced: Traced, length: int) -> str | Unknown:
+        """Compare value numbers: return a difference, an empty text if all are equal, or Unknown."""
         (symbolic, tree), (single, own_tree) = self.symbolic, traced
         if tree != own_tree:
             return f"the output is {own_tree}, and not {tree}"
-        inputs = self.forms.unknown("input", single.jaxpr.invars)
-        expected, found = (self.forms.of(each, inputs, length) for each in (symbolic, single))
+        inputs = self._numbering.unknown("input", single.jaxpr.invars)
+        expected, found = (self._numbering.of(each, inputs, length) for each in (symbolic, single))
         for name, each, other in zip(_names_of(tree), expected, found, strict=True):
             if tuple(each.shape) != tuple(other.shape) or each.dtype != other.dtype:
                 return f"{name} is {describe(other)}, and not {describe(each)}"
         pairs = zip(expected, found, strict=True)
-        return "" if all(self.forms.key_of(a) == self.forms.key_of(b) for a, b in pairs) else Unknown("other forms")
+        key_of = self._numbering.key_of
+        return "" if all(key_of(a) == key_of(b) for a, b in pairs) else Unknown("other computations")
 
-    def _by_numbers(self, traced: Traced, length: int) -> str | Unknown:
-        """Compare numbers on random inputs, like `_by_form`; unknown if an output has no finite number."""
+    def _by_results(self, traced: Traced, length: int) -> str | Unknown:
+        """Compare results on random inputs, like `_by_computation`; unknown if an output has no finite number."""
         (symbolic, tree), (single, _) = self.symbolic, traced
         variables = single.jaxpr.invars
         stand_ins: dict[int, Any] = {}
@@ -215,9 +204,9 @@ def _compared(name: str, expected: Any, found: Any) -> Comparison:
     return compare(name, found, expected, atol=atol, rtol=0.0, scaled=True)
 
 
-def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: int) -> str:
+def _said_of(found: Mapping[int, str], multiple: int) -> str:
     """Return the message about lengths that differ."""
-    first, wrong = min(different), sorted(each.length for each in different)
+    agreed, wrong = ([each for each in sorted(found) if bool(found[each]) is differs] for differs in (False, True))
     same = f" and agrees at {_listed(agreed, multiple)}" if agreed else ""
     remedy = "; pad outside of the function, or select frames with jnp.where"
     if agreed and max(wrong) < min(agreed):
@@ -227,7 +216,7 @@ def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: i
         remedy = next((f"; {remedy_of(times, 1, multiple)}" for times in divisors), remedy)
     return (
         f"the function depends on the length in a way that its trace for all lengths does not show, such as a branch "
-        f"on a size: at {first.length * multiple} frames, {first.what}. It differs at {_listed(wrong, multiple)}"
+        f"on a size: at {wrong[0] * multiple} frames, {found[wrong[0]]}. It differs at {_listed(wrong, multiple)}"
         f"{same} frames{remedy}"
     )
 
@@ -236,22 +225,22 @@ def _listed(lengths: Iterable[int], multiple: int) -> str:
     return ", ".join(str(each * multiple) for each in sorted(lengths))
 
 
-#: Rules ``(numbering, equation, operands) -> forms``. A rule may return None to leave an equation to the general form.
+#: Rules ``(numbering, equation, operands) -> values``. A rule may return None to leave an equation to the general rule.
 _RULES = Rules()
 
 
 @dataclass(frozen=True, eq=False)
-class Form(Number):
+class NumberedArray(Number):
     """A number with the elements of an array.
 
     Attributes:
         elements: memory that nobody reads, with a byte for each element. Movements of the array move these bytes.
-        whole: the memory of the array of which this form is a view; None if the form is an array.
+        whole: the memory of the array of which this array is a view; None if it has its own.
     """
 
     elements: np.ndarray
     dtype: Any
-    whole: Form | None = None
+    whole: NumberedArray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -259,17 +248,22 @@ class Form(Number):
         return self.elements.shape
 
 
-class Forms(Numbering):
+def _array_of(key: Any, elements: np.ndarray, dtype: Any, whole: NumberedArray | None = None) -> NumberedArray:
+    key = key if elements.size else "empty"
+    return NumberedArray(digest((key, elements.shape, str(dtype))), elements, dtype, whole)
+
+
+class NumberingAtLength(Numbering):
     """A numbering in which other spellings of a computation at a single length also have equal numbers."""
 
     def of(self, closed: Any, inputs: Sequence[Any], length: int) -> list[Any]:
-        """Return the forms of the results of a jaxpr, with this length in place of the symbol."""
+        """Return the results of a jaxpr, with this length in place of the symbol."""
         self._size_of = functools.cache(lambda spelling: value_of(spelling, length))
         self._past = ""
         return self.run(closed, inputs)
 
     def run(self, program: Any, inputs: Sequence[Any]) -> list[Any]:
-        """Return the forms of the results of a jaxpr."""
+        """Return the results of a jaxpr on these values."""
         return evaluate(program, inputs, self.apply)
 
     def size(self, value: Any) -> Any:
@@ -281,20 +275,16 @@ class Forms(Numbering):
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         return value
 
-    def make(self, key: Any, variable: Any) -> Form:
-        """Return the form of a variable with this key."""
-        return self._form(key, np.empty(self.size(shape_of(variable)), bool), type_of(variable))
-
-    def _form(self, key: Any, elements: np.ndarray, dtype: Any, whole: Form | None = None) -> Form:
-        key = key if elements.size else "empty"
-        return Form(digest((key, elements.shape, str(dtype))), elements, dtype, whole)
+    def make(self, key: Any, variable: Any) -> NumberedArray:
+        """Return the value of a variable with this key."""
+        return _array_of(key, np.empty(self.size(shape_of(variable)), bool), type_of(variable))
 
     def parameters(self, equation: JaxprEqn) -> dict[str, Any]:
         """Return the parameters of an equation that affect values."""
         return {key: value for key, value in equation.params.items() if key not in _IGNORED}
 
     def apply(self, equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-        """Return the results of an equation: known numbers, views, or other forms."""
+        """Return the results of an equation: known arrays, views, or computed arrays."""
         operands = [typed(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
         rule = _RULES.of(equation)
         if rule is not None and (results := rule(self, equation, operands)) is not None:
@@ -303,24 +293,25 @@ class Forms(Numbering):
         results, moved = None, moved_operands(equation)
         if all(isinstance(value, np.ndarray) for value in operands):
             results = self._known(equation, operands)
-        elif moved and moved[0] == 0 and all(isinstance(value, np.ndarray) for value in operands[1:]):
-            results = self._moved(equation, operands[0], operands[1:]) if isinstance(operands[0], Form) else None
+        elif isinstance(x := operands[0], NumberedArray) and moved and moved[0] == 0:
+            others = operands[1:]
+            results = self._moved(equation, x, others) if all(isinstance(y, np.ndarray) for y in others) else None
         return super().apply(equation, operands) if results is None else results
 
-    def _moved(self, equation: JaxprEqn, x: Form, others: Sequence[np.ndarray]) -> list[Form] | None:
-        """Return the forms of the results of a movement, or None if these are not views of the elements."""
+    def _moved(self, equation: JaxprEqn, x: NumberedArray, others: Sequence[np.ndarray]) -> list[NumberedArray] | None:
+        """Return the results of a movement, or None if these are not views of the elements."""
         # A view of copied elements is a view of the copy.
-        copied = () if x.whole is None else (self._form(("copy", x.digest), np.empty(x.shape, bool), x.dtype),)
+        copied = () if x.whole is None else (_array_of(("copy", x.digest), np.empty(x.shape, bool), x.dtype),)
         for each in (x, *copied):
             moved = move(equation, [each.elements, *others])
             views = [self._view(each, elements) for elements in moved or ()]
-            forms = [view for view in views if view is not None]
-            if moved is not None and len(forms) == len(moved):
-                return forms
+            found = [view for view in views if view is not None]
+            if moved is not None and len(found) == len(moved):
+                return found
         return None
 
-    def _view(self, x: Form, elements: np.ndarray) -> Form | None:
-        """Return the form of moved elements of `x`; None if NumPy has copied the elements."""
+    def _view(self, x: NumberedArray, elements: np.ndarray) -> NumberedArray | None:
+        """Return the value of moved elements of `x`; None if NumPy has copied the elements."""
         whole = x.whole or x
         if elements.size and not np.may_share_memory(elements, whole.elements):
             return None
@@ -330,7 +321,7 @@ class Forms(Numbering):
         strides = tuple(
             stride if size > 1 else 0 for size, stride in zip(elements.shape, elements.strides, strict=True)
         )
-        return self._form(("view", whole.digest, start, strides), elements, x.dtype, whole)
+        return _array_of(("view", whole.digest, start, strides), elements, x.dtype, whole)
 
     @_RULES.add(kind="call")
     @_RULES.add(kind="checkpoint")
@@ -339,8 +330,8 @@ class Forms(Numbering):
         return self.run(called(equation), operands)
 
     @_RULES.add("scan")
-    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
-        # Constants of the loop keep their forms inside of the body.
+    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[NumberedArray]:
+        # Constants of the loop keep their numbers inside of the body.
         params, body = equation.params, equation.params["jaxpr"]
         consts, carries = Scan.of(equation)
         inner = self.unknown("loop", body.jaxpr.invars[consts:])
@@ -349,7 +340,7 @@ class Forms(Numbering):
         return self.made(equation, ("scan", options, results, self.key_of(operands[consts:])))
 
     @_RULES.add("while")
-    def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
+    def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[NumberedArray]:
         params = equation.params
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
         carry = self.unknown("loop", equation.outvars)

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from jaxrnn.comparison import Check, Comparison, Report, compare
+from jaxrnn.comparison import Comparison, compare
 from jaxrnn.verification.peers import PeerError
 from jaxrnn.verification.sampling import random_inputs
-from jaxrnn.verification.verify import Case, Mismatch, ModelReport, Recorded, verify
+from jaxrnn.verification.verify import Case, Mismatch, Recorded, Report, verify
 
-__all__ = [
-    "Case",
-    "Check",
-    "Comparison",
-    "Mismatch",
-    "ModelReport",
-    "PeerError",
-    "Recorded",
-    "Report",
-    "compare",
-    "random_inputs",
-    "verify",
-]
+__all__ = ["Case", "Comparison", "Mismatch", "PeerError", "Recorded", "Report", "compare", "random_inputs", "verify"]
 __dir__ = __all__.copy

@@ -96,8 +96,7 @@ class Arbiter:
         said = f"{sides[0]} is off float64 by up to {far:.3g}, {sides[1]} by {peer_far:.3g}"
         nearer = "here" if far < peer_far else "peer"
         if near.all() or far <= min(FURTHER * peer_far, ROUNDING * scale):
-            said = f"up to rounding: {said}"
-            return replace(found, ok=True, differs=False, nearer=nearer, reason=said, worst=None, first_frame=None)
+            return replace(found.accepted(f"up to rounding: {said}"), nearer=nearer)
         return replace(found, nearer=nearer, arbiter=said)
 
     def _exact(self, name: str) -> np.ndarray | None:

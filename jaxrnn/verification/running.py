@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._jax.context import exact_types
-from jaxrnn.comparison import Check, Comparison, Report, compare
+from jaxrnn.comparison import Check, Comparison, Verdict, compare
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.steps.compiled import CompiledStep, run
 from jaxrnn.steps.recordings import part, recording_specs
@@ -60,7 +60,7 @@ def given_recordings(spec: StepSpec, inputs: Arrays) -> dict[str, np.ndarray]:
     return arrays
 
 
-def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays) -> Report:
+def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays) -> Verdict:
     """Compare a stream with the offline function, on `total` frames and on short lengths near multiples of the pulse.
 
     `outputs` are the outputs of the stream for `total` frames.
@@ -70,7 +70,7 @@ def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, tota
         raise InputError(f"nothing to compare with: {whole.problem}")
     lengths = awkward_lengths(step.spec, total)
     cases = (whole, *(_check(offline, step, recordings, length) for length in lengths))
-    return Report(step.spec.label, WHOLE, (), cases)
+    return Verdict(step.spec.label, WHOLE, (), cases)
 
 
 def awkward_lengths(spec: StepSpec, total: int) -> list[int]:

@@ -13,7 +13,7 @@ import onnx
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._jax.context import exact_types
-from jaxrnn.comparison import Check, Comparison, Report, agree, compare
+from jaxrnn.comparison import Check, Comparison, Verdict, agree, compare
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -106,6 +106,10 @@ class Case(Check):
             return None
         return "engine" if here else "jaxrnn" if peer else "file" if self.engines_agree else "unknown"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison in JSON's types."""
+        return {**super().to_json(), "fault": self.fault}
+
     @property
     def first_recorded(self) -> Recorded | None:
         """The first recorded array in order of evaluation that differs from the value of jaxrnn."""
@@ -114,7 +118,7 @@ class Case(Check):
 
 @short_repr
 @dataclass(frozen=True)
-class ModelReport(Report):
+class Report(Verdict):
     """The result of `verify`.
 
     Attributes:
@@ -143,6 +147,10 @@ class ModelReport(Report):
         case = next((case for case in self.cases if case.fault is not None), None)
         return None if case is None else _conclusion(case, self.engine)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON's types."""
+        return {**super().to_json(), "conclusion": self.conclusion}
+
 
 def verify(
     source: Source,
@@ -156,7 +164,7 @@ def verify(
     engine: Literal["auto", "ort", "reference"] = "auto",
     nodes: bool = False,
     outputs: Mapping[str, Any] | None = None,
-) -> ModelReport:
+) -> Report:
     """Run a model in jaxrnn and in a second engine on equal inputs, and compare the outputs.
 
     With `outputs`, also compare with arrays that the framework of the model recorded for these inputs. If the engines
@@ -226,7 +234,7 @@ def verify(
     except PeerError:
         with samples[0].naming_assumptions():
             raise
-    return ModelReport(model.label, name, notes, cases, atol, rtol, seed)
+    return Report(model.label, name, notes, cases, atol, rtol, seed)
 
 
 def _combinations(dims: Mapping[str, int | Sequence[int]]) -> Iterator[dict[str, int]]:
