@@ -210,7 +210,9 @@ def compare(
     here, peer = np.asarray(here), np.asarray(peer)
     text = here.dtype.kind in "OUST" and peer.dtype.kind in "OUST"
     result = Comparison(name, "string" if text else here.dtype.name, here.shape)
-    if not text and here.dtype != peer.dtype:
+    if not text and here.dtype.name == peer.dtype.name:
+        peer = peer.astype(here.dtype, copy=False)  # a recording may have another byte order
+    elif not text:
         return _different(result, f"the element type is {here.dtype.name} here, but {peer.dtype.name} in the peer")
     if here.shape != peer.shape:
         return _different(result, f"the shape is {list(here.shape)} here, but {list(peer.shape)} in the peer")

@@ -141,6 +141,8 @@ AGREE = [
     ("bytes", np.array([b"a"]), np.array(["a"]), {}),
     ("sequences", (np.ones(2), np.zeros(1)), [np.ones(2), np.zeros(1)], {}),
     ("absent", None, None, {}),
+    ("byte order", np.array([1.0], "<f4"), np.array([1.0], ">f4"), {}),
+    ("byte order here", np.array([1.0], ">f4"), np.array([1.0], "<f4"), {}),
 ]
 DIFFERENT = [
     ("value", [1.0, 2.0], [1.0, 2.1], {}, "1 of 2"),

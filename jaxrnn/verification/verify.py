@@ -216,7 +216,7 @@ def verify(
     given = {name: array for name, array in (outputs or {}).items() if name in own} | dict(inputs or {})
     given = restore_types(model.inputs, given)
     recorded = {name: array for name, array in (outputs or {}).items() if name not in own}
-    recorded = _native(restore_types(model.outputs, recorded))
+    recorded = restore_types(model.outputs, recorded)
     with jax.default_matmul_precision("highest"):
         samples = [verifiable_inputs(model, given, dims=sizes, seed=seed) for sizes in _combinations(dims or {})]
     inside = [name for node in proto.graph.node for name in node.output if name]
@@ -299,14 +299,6 @@ def _makers(model: Model) -> dict[str, tuple[str, str]]:
     """Return the label and the operator of the node that computes each value of the outer graph, in order."""
     nodes = model.program.block.nodes
     return {str(value.name): (node.name, str(node.operator)) for node in nodes for value in node.outputs if value.name}
-
-
-def _native(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays in the byte order of this machine."""
-    return {
-        name: array.astype(array.dtype.newbyteorder("="), copy=False) if isinstance(array, np.ndarray) else array
-        for name, array in arrays.items()
-    }
 
 
 def _check_recording(
