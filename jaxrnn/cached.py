@@ -16,7 +16,7 @@ from jaxrnn._files.messages import first_line, near_or_all
 from jaxrnn._files.stores import digests, local_path
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import InputError, ModelError, check_kind
-from jaxrnn.jaxprs.equations import fingerprint
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.runtime.compiled.format import Archive, read, write
 from jaxrnn.runtime.compiled.native import environment
 from jaxrnn.runtime.compiled.stepper import CompiledStepper

@@ -1,19 +1,20 @@
 """Comparison of two values, and the verdict on many comparisons: the rules of every verification.
 
 A comparison has three results: the values agree, the values differ, or no element was compared. Two values without a
-finite element hold no number that could differ, so a verdict never counts such values as equal.
+finite element hold no number that could differ, so a verdict never counts such values as equal. A `Check` compares
+values on one set of inputs, and a `Verdict` is the result of several checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import as_json, short_repr
 from jaxrnn.errors import InputError
 
 #: Tolerances of float32 and float64; at least `STEPS` rounding steps of types with fewer digits.
@@ -38,6 +39,7 @@ class Comparison:
         ok: True if element type, shape and all elements agree, and an element was compared.
         differs: True if element type, shape or an element differs. If also ``ok`` is False, no element was compared.
         reason: description of the difference, or the reason why no element was compared; None if the values agree.
+        wrong: number of elements that differ by more than the tolerance.
         worst: index of the element with the largest difference beyond the tolerance.
         first_frame: first frame with a difference beyond the tolerance, if the value has a time axis.
         nearer: where the values differ, the side that is nearer to the same graph in float64: ``"here"`` or ``"peer"``;
@@ -55,10 +57,15 @@ class Comparison:
     ok: bool = False
     differs: bool = False
     reason: str | None = None
+    wrong: int = 0
     worst: tuple[int, ...] | None = None
     first_frame: int | None = None
     nearer: str | None = None
     arbiter: str | None = None
+
+    def accepted(self, reason: str) -> Comparison:
+        """Return the comparison of values that count as equal in spite of a difference, for this reason."""
+        return replace(self, ok=True, differs=False, reason=reason, wrong=0, worst=None, first_frame=None)
 
 
 def agree(comparisons: Iterable[Comparison]) -> bool:
@@ -76,6 +83,76 @@ def agree(comparisons: Iterable[Comparison]) -> bool:
 def value_agrees(comparisons: Sequence[Comparison]) -> bool:
     """Return True if no comparison of a value differs, and an element was compared in at least one comparison."""
     return not any(each.differs for each in comparisons) and any(each.compared for each in comparisons)
+
+
+@short_repr
+@dataclass(frozen=True)
+class Check:
+    """The comparison of values on one set of inputs.
+
+    Attributes:
+        dims: sizes of open dimensions of the inputs, such as ``{"frames": 5}``.
+        outputs: comparison of each value.
+        against: a name for the reference.
+        problem: the error of the reference, if the reference does not run on these inputs.
+    """
+
+    dims: Mapping[str, int]
+    outputs: tuple[Comparison, ...] = ()
+    against: str = ""
+    problem: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if all values agree. False also if the reference does not run, and if nothing was compared."""
+        return agree(self.outputs)
+
+    @property
+    def differs(self) -> bool:
+        """True if a value differs."""
+        return any(each.differs for each in self.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check in JSON's types; the length of a recording also stands by itself."""
+        frames = {"frames": self.dims["frames"]} if [*self.dims] == ["frames"] else {}
+        return {"ok": self.ok, **frames, **as_json(self)}
+
+
+@short_repr
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of values on several sets of inputs.
+
+    Attributes:
+        label: name of what was compared.
+        engine: name and version of the peer.
+        notes: errors of the engines that were tried before.
+        cases: a comparison for each set of inputs, and for each reference.
+    """
+
+    label: str
+    engine: str
+    notes: tuple[str, ...]
+    cases: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if no case differs, and each value was compared with each reference in at least one case."""
+        by_reference: dict[str, list[Comparison]] = {}
+        for case in self.cases:
+            by_reference.setdefault(case.against, []).extend(case.outputs)
+        agrees = bool(by_reference) and all(map(agree, by_reference.values()))
+        return agrees and not any(case.differs for case in self.cases)
+
+    @property
+    def compared(self) -> int:
+        """The number of compared elements in all cases."""
+        return sum(output.compared for case in self.cases for output in case.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON's types."""
+        cases = [case.to_json() for case in self.cases]
+        return {"ok": self.ok, "compared": self.compared, **as_json(self), "cases": cases}
 
 
 def tolerances(
@@ -133,7 +210,9 @@ def compare(
     here, peer = np.asarray(here), np.asarray(peer)
     text = here.dtype.kind in "OUST" and peer.dtype.kind in "OUST"
     result = Comparison(name, "string" if text else here.dtype.name, here.shape)
-    if not text and here.dtype != peer.dtype:
+    if not text and here.dtype.name == peer.dtype.name:
+        peer = peer.astype(here.dtype, copy=False)  # a recording may have another byte order
+    elif not text:
         return _different(result, f"the element type is {here.dtype.name} here, but {peer.dtype.name} in the peer")
     if here.shape != peer.shape:
         return _different(result, f"the shape is {list(here.shape)} here, but {list(peer.shape)} in the peer")
@@ -187,14 +266,15 @@ def _compare_numbers(
     return replace(different, **largest, first_frame=first)
 
 
-def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...]]:
+def _reason(wrong: np.ndarray, distance: np.ndarray, note: str) -> tuple[str, tuple[int, ...], int]:
     worst = np.unravel_index(int(np.argmax(np.where(wrong, distance, -1.0))), wrong.shape)
     count = int(wrong.sum())
-    return f"{count:,} of {wrong.size:,} elements differ{note}", tuple(int(index) for index in worst)
+    return f"{count:,} of {wrong.size:,} elements differ{note}", tuple(int(index) for index in worst), count
 
 
-def _different(result: Comparison, reason: str, worst: tuple[int, ...] | None = None) -> Comparison:
-    return replace(result, max_abs=None, max_rel=None, scale=None, differs=True, reason=reason, worst=worst)
+def _different(result: Comparison, reason: str, worst: tuple[int, ...] | None = None, wrong: int = 0) -> Comparison:
+    unknown = {"max_abs": None, "max_rel": None, "scale": None}
+    return replace(result, **unknown, differs=True, reason=reason, worst=worst, wrong=wrong)
 
 
 def _agreeing(result: Comparison) -> Comparison:

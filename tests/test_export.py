@@ -367,4 +367,4 @@ def test_a_step_with_sizes_of_its_own_in_the_state_is_verified(models, tmp_path)
     jaxrnn.export_onnx(model, None, tmp_path / "step.onnx", step=True, dims={"S": 20})
     report = jaxrnn.export.verify_export(model, model.params, tmp_path / "step.onnx")
     assert report.ok
-    assert report.checks
+    assert report.cases

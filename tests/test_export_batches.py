@@ -47,7 +47,7 @@ def test_a_stream_and_its_flush(tmp_path):
     assert {array.shape[0] for array in facts.first.values()} == {1}
     report = verify_export(streamed, params, paths[0], offline=functools.partial(filtered, params))
     assert report.ok
-    assert len(report.checks) % 2 == 0
+    assert len(report.cases) % 2 == 0
     for batch in (1, 2, 5):
         x = {"x": np.stack([recording(10, seed)["x"] for seed in range(batch)])}
         assert_close(ExportedStream(*paths, batch).run(x), jax.vmap(functools.partial(filtered, params))(x))

@@ -87,7 +87,7 @@ def test_the_error_is_that_of_the_recordings(ending, tmp_path):
     assert decibels(outputs(path, long)[-500:], np.asarray(masking(PARAMS, long)["y"])[-500:]) > 28
     report = verify_export(STREAM, PARAMS, path, inputs=RECORDINGS["loud"])
     assert report.ok
-    assert "dB below the output" in report.checks[-1].outputs[0].reason
+    assert "dB below the output" in report.cases[-1].outputs[0].reason
     assert all(each.dtype != np.int8 for each in (*written.step.facts.spec.state, *written.step.facts.spec.inputs))
 
 

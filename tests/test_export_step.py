@@ -348,7 +348,7 @@ def test_a_joined_state_of_complex_numbers_totals_and_models(tmp_path):
     assert [each.name for each in jaxrnn.load(paths[0]).state] == ["state_float32", "state_int32"]
     report = verify_export(Smoother(), np.float32(0.75), paths[0])
     assert report.ok
-    compared = {each.name for check in report.checks for each in check.outputs}
+    compared = {each.name for check in report.cases for each in check.outputs}
     assert compared == {"y", "n", "state mean", "state empty", "state n"}
 
 

@@ -133,7 +133,7 @@ def test_steps_quantised_by_onnx_runtime(tmp_path):
     assert operators.count("MatMulInteger") == 2
     report = verify_export(streamed, weight, path)
     assert report.ok
-    assert report.checks[-1].outputs[0].reason.startswith("with an error of quantisation of ")
+    assert report.cases[-1].outputs[0].reason.startswith("with an error of quantisation of ")
     assert not verify_export(streamed, 2 * weight, path).ok  # not a small error
     again = jaxrnn.load(path)
     assert [each.input for each in again.state] == [each.input for each in jaxrnn.load(plain).state]

@@ -31,8 +31,9 @@ from jaxrnn.cells.convolution import WindowProduct, convolve, windows_of
 from jaxrnn.cells.linear_attention import AttentionFrames, linear_attention
 from jaxrnn.cells.linear_attention import step as attention_step
 from jaxrnn.cells.recurrence import run_layer
-from jaxrnn.jaxprs.equations import fingerprint, trace
+from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.moves import split
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.recognition.parts import elements, taken
 from jaxrnn.onnx.operators import activations, arithmetic, linear, normalization, reduction
 from jaxrnn.onnx.operators.quantization import quotient

@@ -160,7 +160,7 @@ def test_agreement():
     cases = check_agreement(
         model, lambda arrays: [np.cumsum(arrays["x"], axis=1)], {"x": RECORDING}, AXES, "NumPy", NOTHING
     ).cases
-    assert [case.sizes["time"] for case in cases] == [9, 10, 18, 1, 45, 153]
+    assert [case.dims["time"] for case in cases] == [9, 10, 18, 1, 45, 153]
     assert all(case.ok for case in cases)
 
 
@@ -170,7 +170,7 @@ def test_streams_agree():
     sums = model_of(cumsum, axis=np.int64(1))
     module = lambda arrays: [np.cumsum(arrays["x"], axis=1)]  # noqa: E731
     cases = check_stream(sums, module, example, AXES, "NumPy")
-    assert [case.sizes for case in cases] == [{"batch": 1, "time": size} for size in (1, 9, 10, 18)]
+    assert [case.dims for case in cases] == [{"batch": 1, "time": size} for size in (1, 9, 10, 18)]
     words = r"the stream of the file differs from NumPy: 1 of 4 sizes\n  with batch=1, time=10: output 'y'"
     odd = lambda arrays: [np.cumsum(arrays["x"], axis=1) + (arrays["x"].shape[1] == 10)]  # noqa: E731
     check_refused(jaxrnn.ModelError, words, check_stream, sums, odd, example, AXES, "NumPy")
@@ -196,13 +196,13 @@ def test_the_shortest_length():
     module = lambda arrays: [np.cumsum(arrays["x"], axis=1) + (arrays["x"].shape[1] < 6)]  # noqa: E731
     checked = check_agreement(sums, module, example, AXES, "NumPy", NOTHING)
     assert checked.shortest == 6
-    assert [case.sizes["time"] for case in checked.cases] == [9, 10, 18, 6, 45, 153]
+    assert [case.dims["time"] for case in checked.cases] == [9, 10, 18, 6, 45, 153]
     with pytest.warns(
         UserWarning, match="file of sums agrees with NumPy from 6 frames on; for fewer: .*elements differ"
     ):
         checked.report("sums", "NumPy")
     given = check_agreement(sums, module, example, AXES, "NumPy", NOTHING, 7)
-    assert (given.shortest, given.reason, given.cases[3].sizes["time"]) == (7, "", 7)
+    assert (given.shortest, given.reason, given.cases[3].dims["time"]) == (7, "", 7)
     check_refused(jaxrnn.ModelError, "1 of 4 sizes", check_agreement, sums, module, example, AXES, "NumPy", NOTHING, 5)
     assert len(check_stream(sums, module, example, AXES, "NumPy", 6)) == 4
 
@@ -220,7 +220,7 @@ def test_a_module_that_refuses_sizes():
         return module
 
     cases = check_agreement(model, run({9, 18}), {"x": RECORDING}, AXES, "NumPy", NOTHING).cases
-    assert [case.sizes["time"] for case in cases] == [9, 18]
+    assert [case.dims["time"] for case in cases] == [9, 18]
     with pytest.raises(jaxrnn.ModelError, match="only at the sizes of the example"):
         check_agreement(model, run({9}), {"x": RECORDING}, AXES, "NumPy", NOTHING)
 

@@ -320,7 +320,7 @@ def test_weights_of_other_types(models, tmp_path):
         report = verify_export(stepper, params, path)
         assert report.ok, quantize
         size[quantize] = path.stat().st_size
-        errors[quantize] = max(each.max_abs for check in report.checks for each in check.outputs)
+        errors[quantize] = max(each.max_abs for check in report.cases for each in check.outputs)
     assert size["float16"] < 0.55 * size[None]
     assert size["dynamic"] < 0.3 * size[None]
     assert errors[None] < 1e-4 < errors["float16"] < errors["dynamic"]

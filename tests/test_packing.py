@@ -12,7 +12,6 @@ from small_models import frames_of, step_model
 
 import jaxrnn
 from jaxrnn import InputError
-from jaxrnn.jaxprs.equations import fingerprint
 
 ANOTHER = "packed for .*, and .* is a different program: pack the parameters"
 
@@ -126,17 +125,3 @@ def test_a_stream_of_a_model_and_the_model_itself_are_two_programs(models):
     packed, (stream, other) = model.pack(model.params), streams
     check_refused(InputError, ANOTHER, stream.step, other.pack(model.params), stream.init(), pulse)
     check_refused(InputError, ANOTHER, stream.run, packed, recording)
-
-
-def test_a_fingerprint_does_not_depend_on_the_order_of_a_set():
-    """Mesh axes of `jax.shard_map` are a set, whose order differs between processes."""
-    first, second = frozenset([0, 8]), frozenset([8, 0])
-    assert list(first) != list(second)
-    assert fingerprint({"axes": first}) == fingerprint({"axes": second}) != fingerprint({"axes": frozenset([8])})
-
-
-def test_a_fingerprint_does_not_depend_on_the_spelling_of_a_type():
-    """Arrays of files can have an explicit byte order."""
-    named, ordered = np.dtype("f4"), np.dtype("f4").newbyteorder("<")
-    assert repr(named) != repr(ordered)
-    assert fingerprint(named) == fingerprint(ordered) != fingerprint(np.dtype("f8"))

@@ -30,7 +30,8 @@ from lowering_verifier import lowered, verify_lowering
 from streaming_verifier import check_gradients, check_values
 from tiers import in_later_tier, of_tiers
 
-from jaxrnn.jaxprs.equations import evaluate, fingerprint, trace
+from jaxrnn.jaxprs.equations import evaluate, trace
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import KINDS, PRIMITIVES
 from tools.primitives_page import GONE, HEADING, PAGE, STREAMED, table
 

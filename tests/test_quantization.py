@@ -374,7 +374,7 @@ def test_verification_allows_one_step_in_few_elements(tmp_path):
             y.reshape(-1)[:changed] += by
             return {"y": y}
 
-        return verify_export(streamed, model.params, path, offline=function).checks[-1]
+        return verify_export(streamed, model.params, path, offline=function).cases[-1]
 
     one = offline(1, 0.0613)
     assert one.ok

@@ -293,8 +293,8 @@ def running(body):
 def forms(*functions, shape=(6, 2)):
     """The forms of the results of functions of an array."""
     traced = [jax.make_jaxpr(each)(np.ones(shape, np.float32)) for each in functions]
-    made = comparison.Forms()
-    inputs = made.inputs("input", traced[0].jaxpr.invars, tuple)
+    made = comparison.NumberingAtLength()
+    inputs = made.unknown("input", traced[0].jaxpr.invars)
     return [[made.key_of(each) for each in made.of(closed, inputs, shape[0])] for closed in traced]
 
 
@@ -342,11 +342,22 @@ def test_forms_of_equal_traces():
             lambda x: lax.scan(lambda c, f: (c + f, c), x[0], x)[1],
             lambda x: lax.scan(lambda c, f: (c + f, f), x[0], x)[1],
         ),
+        (inside_a_loop(lambda outer, inner: outer), inside_a_loop(lambda outer, inner: inner)),
     ]
     for pairs, expected in ((same, True), (other, False)):
         for pair in pairs:
             first, second = forms(*pair)
             assert (first == second) is expected
+
+
+def inside_a_loop(collected):
+    """Collect a carry of one of two loops."""
+
+    def body(outer, f):
+        return outer + f, lax.scan(lambda inner, g: (inner + g, collected(outer, inner)), f, x_of(f))[1]
+
+    x_of = lambda f: jnp.stack([f, 2 * f])  # noqa: E731
+    return lambda x: lax.scan(body, x[0], x)[1]
 
 
 TABLES = [np.arange(12, dtype=np.float32).reshape(6, 2) + start for start in (0, 1)]

@@ -141,6 +141,8 @@ AGREE = [
     ("bytes", np.array([b"a"]), np.array(["a"]), {}),
     ("sequences", (np.ones(2), np.zeros(1)), [np.ones(2), np.zeros(1)], {}),
     ("absent", None, None, {}),
+    ("byte order", np.array([1.0], "<f4"), np.array([1.0], ">f4"), {}),
+    ("byte order here", np.array([1.0], ">f4"), np.array([1.0], "<f4"), {}),
 ]
 DIFFERENT = [
     ("value", [1.0, 2.0], [1.0, 2.1], {}, "1 of 2"),
@@ -286,11 +288,11 @@ def test_recordings_of_every_length_agree(model, tmp_path, pulse, batch):
     assert report.ok
     assert report.flushed
     assert "ONNX Runtime" in report.engine
-    lengths = [check.frames for check in report.checks if check.against == WHOLE]
+    lengths = [check.dims["frames"] for check in report.cases if check.against == WHOLE]
     assert lengths == sorted(lengths)
     assert lengths[0] == 1  # as long as the delay
     assert {length % pulse for length in lengths} >= {0, pulse - 1}
-    for check in report.checks:
+    for check in report.cases:
         assert {each.name for each in check.outputs} == {"y", "total"}
         assert all(each.max_abs < 1e-5 for each in check.outputs)
     # Without the flush, recordings end with their last whole pulse, and nothing is known at the end.
@@ -299,7 +301,7 @@ def test_recordings_of_every_length_agree(model, tmp_path, pulse, batch):
     report = verified(model, streamed, tmp_path)
     assert report.ok
     assert not report.flushed
-    assert {each.name for check in report.checks for each in check.outputs} == {"y"}
+    assert {each.name for check in report.cases for each in check.outputs} == {"y"}
 
 
 @pytest.mark.parametrize(("batch", "again"), of_tiers([(None, None), (None, 2), (3, None), (3, 2)], [(3, None)]))
@@ -310,7 +312,7 @@ def test_the_step_of_a_file_that_was_exported(model, tmp_path, batch, again):
     jaxrnn.export_onnx(loaded, None, tmp_path / "again.onnx", step=True, batch=again)
     report = verify_export(loaded, None, tmp_path / "again.onnx")
     assert report.ok
-    assert {each.name for check in report.checks for each in check.outputs} == {"y"}
+    assert {each.name for check in report.cases for each in check.outputs} == {"y"}
 
 
 def test_there_is_something_to_compare(model, tmp_path):
@@ -334,7 +336,7 @@ def test_a_step_agrees_with_its_state(tmp_path):
     jaxrnn.export_onnx(model, None, tmp_path / "s.onnx", step=True)
     report = verify_export(model, None, tmp_path / "s.onnx")
     assert report.ok
-    (check,) = report.checks
+    (check,) = report.cases
     assert [each.name for each in check.outputs] == ["y", "state h"]
     assert not verify_export(step_model(seed=1), None, tmp_path / "s.onnx").ok
 
@@ -400,7 +402,7 @@ def test_a_wrong_file_is_found(model, tmp_path, mutation):
         onnx.save(file, tmp_path / name)
     report = verified(model, streamed, tmp_path)
     assert not report.ok
-    longest = report.checks[-1]
+    longest = report.cases[-1]
     wrong = next(each for each in longest.outputs if each.name == "y")
     assert not wrong.ok
     if first is not None:
@@ -645,8 +647,8 @@ def test_float64_is_the_arbiter_of_exported_files(tmp_path):
     check = functools.partial(verify_export, streamed, model.params, tmp_path / "s.onnx", inputs={"x": x})
     report = check(offline=model)
     assert report.ok
-    assert [each.frames for each in report.checks if each.against == WHOLE] == [1, 3, 4, 5, 13, 14]
-    assert "up to rounding: the file is off float64 by" in report.checks[-1].outputs[0].reason
+    assert [each.dims["frames"] for each in report.cases if each.against == WHOLE] == [1, 3, 4, 5, 13, 14]
+    assert "up to rounding: the file is off float64 by" in report.cases[-1].outputs[0].reason
     assert not check(offline=functools.partial(model.apply, model.params)).ok
     for name in ("s.onnx", "f.onnx"):
         file = onnx.load(tmp_path / name)
@@ -655,7 +657,7 @@ def test_float64_is_the_arbiter_of_exported_files(tmp_path):
         onnx.save(file, tmp_path / name)
     wrong = check(offline=model)
     assert not wrong.ok
-    assert {each.outputs[0].nearer for each in wrong.checks[-2:]} == {"peer"}
+    assert {each.outputs[0].nearer for each in wrong.cases[-2:]} == {"peer"}
 
 
 def one_in_a_thousand(function, wide):

@@ -183,9 +183,6 @@ def compare_steppers(
     ranges = integer_ranges(model, {})
     totals = dict.fromkeys((least - spec.multiple, least)) if spec.streams else (STEPS,)
 
-    def draw(floats: Mapping[str, str]) -> Sample:
-        return random_arrays(specs, recorded, dims=opened, ranges=ranges, floats=floats)
-
     def results(source: Stepper, params: Any, dims: Mapping[str, int], sample: Sample) -> dict[tuple[str, str], Any]:
         """Return the outputs and the last state of each recording, by output and place."""
         step, found = running.compiled(source, params, sample.inputs, dims), {}
@@ -198,6 +195,7 @@ def compare_steppers(
         return {place: value for place, value in found.items() if value is not None}
 
     source = functools.partial(results, stepper, model.params, {**dims, **sizes})
+    draw = functools.partial(random_arrays, specs, recorded, dims=opened, ranges=ranges)
     sample = inside_domain(draw, source)
     here, peers = results(compiled, None, sizes, sample), source(sample)
     groups: dict[str, list[Comparison]] = {}

@@ -11,14 +11,13 @@ import click
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn._files.messages import as_json, bytes_of
+from jaxrnn._files.messages import bytes_of
 from jaxrnn._files.writing import scratch
 from jaxrnn.cli.errors import MISMATCH, MismatchError
 from jaxrnn.cli.options import InputFiles, ModelFile, ParamsOptions, read_recordings
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, past_line, show, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps, described
-from jaxrnn.cli.verify import difference
-from jaxrnn.comparison import agree
+from jaxrnn.comparison import Verdict
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.export import Exported, ExportedGraph, Quantization, export_litert, export_onnx, write_example
 from jaxrnn.export.examples import check_example
@@ -153,7 +152,7 @@ def facts_of(
         "engine": None if checked is None else checked.engine,
         "step_ms": None if checked is None or checked.seconds is None else 1000 * checked.seconds,
         "notes": [] if checked is None else checked.notes,
-        "checks": [] if checked is None else [{"ok": check.ok, **as_json(check)} for check in checked.checks],
+        "checks": [] if checked is None else checked.to_json()["cases"],
     }
 
 
@@ -222,7 +221,7 @@ def report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
     yield from _checks(result)
     yield ""
-    yield verdict(result["verified"], [each for check in result["checks"] for each in check["outputs"]])
+    yield verdict(result["verified"], result["checks"])
     if not result["verified"]:
         yield "nothing was written"
 
@@ -246,7 +245,7 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
         "largest difference": "max_abs",
         "of the largest value": _of_largest,
         f"with {unit}": "frames",
-        "result": difference,
+        "result": COMPARED["result"],
     }
     title = f"Verified in {result['engine']}: recordings of {', '.join(map(str, lengths))} {unit}"
     yield Table(title, columns, [rows[key] for key in sorted(rows)])
@@ -290,17 +289,14 @@ def write_graph_again(
             write_graph(model, arrays, trial)
             inputs = given.of(model.inputs)
             report = _verified(trial, model, arrays, inputs, static=file.static, dims=dims, seed=seed)
-            verified = {"engine": report.engine, "cases": as_json(report.cases)}
             if any(types.values()):
                 converted = folder / "converted.onnx"
                 export_onnx(model, arrays, converted, **types)
                 sizes = {name: size for name, (size, *_) in dims.items()}
                 options = {"dims": sizes, "static": file.static, "seed": seed}
-                engine, outputs = compare_converted(model, trial, converted, inputs, **options)
-                if not agree(outputs):
-                    reasons = [f"{each.name!r}: {each.reason}" for each in outputs if not each.ok]
-                    raise MismatchError(f"nothing was written, because the outputs differ: {'; '.join(reasons)}")
-                verified = {"engine": engine, "cases": [{"dims": sizes, "outputs": as_json(outputs)}]}
+                report = compare_converted(model, trial, converted, inputs, **options)
+                _refuse_mismatch(report)
+            verified = {"engine": report.engine, "cases": report.to_json()["cases"]}
     export_onnx(model, arrays, output, **types)
     changes = _changes(model, arrays)
     result = {
@@ -321,13 +317,19 @@ def _verified(
     reread = load(path, state=model.declared_state).program.parameters
     lost = [name for name, array in arrays.items() if reread[name].tobytes() != array.tobytes()]
     report = verify_model(path, inputs, **options)
-    wrong = [] if report.ok else [output for case in report.cases for output in case.outputs if not output.ok]
-    problems = [f"the parameter {name!r} reads back with other values" for name in lost]
-    against = f" differs from {report.engine}'s"
-    problems += [f"the output {each.name!r}{against if each.differs else ''}: {each.reason}" for each in wrong]
-    if problems or not report.ok:
-        raise MismatchError(f"nothing was written: {'; '.join(problems)}")
+    _refuse_mismatch(report, [f"the parameter {name!r} reads back with other values" for name in lost])
     return report
+
+
+def _refuse_mismatch(report: Verdict, problems: Sequence[str] = ()) -> None:
+    """Raise a MismatchError with the outputs that do not agree, and other problems."""
+    said = list(problems)
+    for case in () if report.ok else report.cases:
+        against = f" differs from {case.against}'s"
+        wrong = (each for each in case.outputs if not each.ok)
+        said += [f"the output {each.name!r}{against if each.differs else ''}: {each.reason}" for each in wrong]
+    if said or not report.ok:
+        raise MismatchError(f"nothing was written: {'; '.join(said)}")
 
 
 def _changes(model: Model, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -350,5 +352,5 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     yield Table(title, fields("name", "shape", "dtype", "largest change"), changed)
     if (verified := result["verified"]) is not None:
         rows = [{**each, "dims": case["dims"]} for case in verified["cases"] for each in case["outputs"]]
-        columns = {"output": "name", "inputs": "dims", **COMPARED, "result": difference}
+        columns = {"output": "name", "inputs": "dims", **COMPARED}
         yield Table(f"Verified against {verified['engine']}", columns, rows)

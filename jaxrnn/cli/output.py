@@ -24,9 +24,6 @@ _UNLIMITED = 100_000
 #: The width of running text and folded tables.
 _WIDTH = 120
 
-#: Columns of a comparison of values with those of another engine.
-COMPARED = {"compared": "compared", "largest absolute": "max_abs", "largest relative": "max_rel"}
-
 
 @contextlib.contextmanager
 def plain_warnings(shown: bool = True) -> Iterator[None]:
@@ -155,9 +152,32 @@ def text_of(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
-def verdict(ok: bool, comparisons: Iterable[Mapping[str, Any]]) -> TextLine:
+def difference(comparison: Mapping[str, Any]) -> str:
+    """Return ``agrees``, or the reason why values differ and the place of the largest difference.
+
+    The reason says if no element was compared.
+    """
+    if comparison["ok"]:
+        return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"
+    first = comparison["first_frame"]
+    since = "" if first is None else f", first in frame {first:,}"
+    place = f", most at {comparison['worst']}" if comparison["worst"] else ""
+    arbiter = f"; {comparison['arbiter']}" if comparison.get("arbiter") else ""
+    return f"{comparison['reason']}{since}{place}{arbiter}"
+
+
+#: Columns of a comparison of values with those of another engine.
+COMPARED: Mapping[str, str | Callable[[Any], Any]] = {
+    "compared": "compared",
+    "largest absolute": "max_abs",
+    "largest relative": "max_rel",
+    "result": difference,
+}
+
+
+def verdict(ok: bool, cases: Iterable[Mapping[str, Any]]) -> TextLine:
     """Return the last line of a comparison: ``agrees``, ``differs``, or the values without a compared element."""
-    comparisons = list(comparisons)
+    comparisons = [output for case in cases for output in case["outputs"]]
     if ok:
         count = sum(each["compared"] for each in comparisons)
         return TextLine(f"agrees in {count:,} element{'' if count == 1 else 's'}", "bold green")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import click
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import as_json, bytes_of, near
+from jaxrnn._files.messages import bytes_of, near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cli.options import ModelFile, RandomInputs
 from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, fields, past_line, random_line, text_of, verdict
 from jaxrnn.cli.stream_options import PulseOptions, check_steps
-from jaxrnn.cli.verify import difference
+from jaxrnn.comparison import Verdict
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.limits import Limits
@@ -27,7 +28,6 @@ from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import StepSpec, milliseconds
-from jaxrnn.verification.running import Check, checks_agree
 from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, random_arrays, random_inputs, symbols_of
 
 
@@ -94,11 +94,8 @@ def recordings_for(
     ranges = {} if source.model is None else integer_ranges(source.model, {**sizes, symbol: total})
     # A streamed model has fixed sizes; given recordings fix the number of frames.
     known = {**(sizes if source.stepper is not None else {}), **({} if recorded is not None else {symbol: total})}
-
-    def draw(floats: Mapping[str, str]) -> Sample:
-        return random_arrays(whole, arrays, dims=known, seed=given.seed, ranges=ranges, floats=floats)
-
-    sample = draw({}) if results is None else inside_domain(draw, lambda sample: results(stepper, sample.inputs))
+    draw = functools.partial(random_arrays, whole, arrays, dims=known, seed=given.seed, ranges=ranges)
+    sample = draw() if results is None else inside_domain(draw, lambda sample: results(stepper, sample.inputs))
     kept = {name: size for name, size in {**sizes, **sample.dims}.items() if spec.streams or name != symbol}
     for each in spec.inputs:
         if spec.streams and each.nbytes > Limits.value_bytes:
@@ -159,7 +156,7 @@ def facts_of(
     sample: Sample,
     total: int,
     run: Run,
-    checks: Sequence[Check] | None,
+    checks: Verdict | None,
     frame_seconds: float | None,
     output: Path | None,
 ) -> dict[str, Any]:
@@ -220,9 +217,9 @@ def facts_of(
         "latency_ms": latency,
         "times_real_time": None if duration is None or not len(seconds) else duration * len(seconds) / seconds.sum(),
         "not_finite": [name for name, x in inexact.items() if not np.isfinite(x.astype(np.complex128)).all()],
-        "verified": None if checks is None else checks_agree(checks),
-        "compared": None if checks is None else sum(each.compared for check in checks for each in check.outputs),
-        "checks": None if checks is None else [{"ok": check.ok, **as_json(check)} for check in checks],
+        "verified": None if checks is None else checks.ok,
+        "compared": None if checks is None else checks.compared,
+        "checks": None if checks is None else checks.to_json()["cases"],
         "output": None if output is None else str(output),
     }
 
@@ -287,8 +284,8 @@ def _checks(result: Mapping[str, Any]) -> Iterator[Block]:
         if check["problem"] is not None:
             rows.append({**missing, "frames": check["frames"], "reason": "the model does not run on so few frames"})
         rows += ({**item, "frames": check["frames"]} for item in check["outputs"])
-    columns = {"frames": "frames", "output": "name", **COMPARED, "result": difference}
+    columns = {"frames": "frames", "output": "name", **COMPARED}
     changed = "" if result["past"] is None else f", by the model with a past of {result['past']}"
     yield Table(f"Pulses against the whole recording{changed}", columns, rows)
     yield ""
-    yield verdict(result["verified"], [each for check in result["checks"] for each in check["outputs"]])
+    yield verdict(result["verified"], result["checks"])

@@ -8,11 +8,23 @@ from typing import Annotated, Any
 
 import click
 
-from jaxrnn._files.messages import as_json, pairs_of
+from jaxrnn._files.messages import pairs_of
 from jaxrnn.cli.commands import Given, NumberRange, Option, Taken, command
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.options import ManyInputs, StatelessFile, load_archive
-from jaxrnn.cli.output import COMPARED, Block, Table, TextLine, busy, fields, show, text_of, verdict, wrapped
+from jaxrnn.cli.output import (
+    COMPARED,
+    Block,
+    Table,
+    TextLine,
+    busy,
+    difference,
+    fields,
+    show,
+    text_of,
+    verdict,
+    wrapped,
+)
 
 _TOLERANCE = Option(type=NumberRange(min=0))
 
@@ -57,10 +69,7 @@ def verify(
         arrays = given.of(file.load().inputs) if given.has_sound else given.arrays
         sizes: Any = {"static": file.static, "dims": given.dims, "seed": given.seed}
         report = verify_model(file.path, arrays, outputs=recorded, **sizes, **options)
-    cases = [{"ok": case.ok, "fault": case.fault, **as_json(case)} for case in report.cases]
-    verdict = {"ok": report.ok, "compared": report.compared, "conclusion": report.conclusion}
-    result = {**verdict, **as_json(report), "cases": cases}
-    show(result, lambda result: _report(result, options.get("nodes", False)))
+    show(report.to_json(), lambda result: _report(result, options.get("nodes", False)))
     if not report.ok:
         click.get_current_context().exit(MISMATCH)
 
@@ -68,7 +77,7 @@ def verify(
 def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield f"{result['label']} against {result['engine']}"
     yield from (TextLine(f"note: {note}", "yellow") for note in result["notes"])
-    columns = {"output": "name", **fields("dtype", "shape"), **COMPARED, "result": difference}
+    columns = {"output": "name", **fields("dtype", "shape"), **COMPARED}
     for case in result["cases"]:
         unusual = [f"{name} {way}" for name, way in case["drawn"].items() if way not in ("standard normal", "0 to 1")]
         drawn = f" (random: {', '.join(unusual)})" if unusual else ""
@@ -87,12 +96,9 @@ def _report(result: Mapping[str, Any], nodes: bool) -> Iterator[Block]:
     yield ""
     if result["conclusion"] is not None:
         yield TextLine(wrapped(result["conclusion"]), "red")
-    yield verdict(result["ok"], [each for case in result["cases"] for each in _compared(case)])
-
-
-def _compared(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    first = [] if case["first"] is None else [case["first"]["comparison"]]
-    return [*case["outputs"], *first, *(each["here"] for each in case["recorded"])]
+    inside = [case["first"]["comparison"] for case in result["cases"] if case["first"] is not None]
+    inside += [each["here"] for case in result["cases"] for each in case["recorded"]]
+    yield verdict(result["ok"], [*result["cases"], {"outputs": inside}])
 
 
 def _recorded(engine: str) -> dict[str, Any]:
@@ -104,17 +110,3 @@ def _recorded(engine: str) -> dict[str, Any]:
         return text
 
     return {"array": "name", "node": "node", "jaxrnn": column("here"), engine: column("peer")}
-
-
-def difference(comparison: Mapping[str, Any]) -> str:
-    """Return ``agrees``, or the reason why values differ and the place of the largest difference.
-
-    The reason says if no element was compared.
-    """
-    if comparison["ok"]:
-        return f"agrees {comparison['reason']}" if comparison["reason"] else "agrees"
-    first = comparison["first_frame"]
-    since = "" if first is None else f", first in frame {first:,}"
-    place = f", most at {comparison['worst']}" if comparison["worst"] else ""
-    arbiter = f"; {comparison['arbiter']}" if comparison.get("arbiter") else ""
-    return f"{comparison['reason']}{since}{place}{arbiter}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -21,6 +20,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.audio.recordings import SAMPLES
 from jaxrnn.audio.sounds import check_rate
 from jaxrnn.errors import InputError
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.steps.recordings import scan_steps, time_axis
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Bound, Stepper
@@ -232,15 +232,11 @@ class BatchedStepper:
         A stepper without a ``fingerprint`` is identified by the spec.
         """
         program = getattr(self.stepper, "fingerprint", None)
-        digest = hashlib.sha256()
-        for place, array in jax.tree_util.tree_leaves_with_path(self._bound.params):
-            values = np.asarray(array)
-            digest.update(f"{jax.tree_util.keystr(place)} {values.dtype} {values.shape}\n".encode())
-            digest.update(np.ascontiguousarray(values).tobytes())
+        params = jax.tree_util.tree_leaves_with_path(self._bound.params)
         return {
             "model": PurePath(self.stepper.spec.label).name,
             "program": self.stepper.spec.to_json() if program is None else program,
-            "params": digest.hexdigest(),
+            "params": fingerprint([(jax.tree_util.keystr(place), array) for place, array in params]),
         }
 
     def packed(self, dims: Mapping[str, int]) -> Any:

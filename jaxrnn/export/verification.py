@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.comparison import Comparison, compare, tolerances
+from jaxrnn.comparison import Check, Comparison, Verdict, compare
 from jaxrnn.errors import InputError
 from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, precision_of, read_pair
 from jaxrnn.export.exportable import is_complex, to_pairs
@@ -27,18 +29,16 @@ from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
-from jaxrnn.verification.peers import PeerError, candidates
+from jaxrnn.verification.peers import OpenPeer, candidates, first_to_run
 from jaxrnn.verification.running import (
-    Check,
+    WHOLE,
     Offline,
     awkward_lengths,
-    checks_agree,
     compiled,
     given_recordings,
     offline_outputs,
 )
 from jaxrnn.verification.sampling import (
-    Sample,
     inside_domain,
     integer_ranges,
     random_arrays,
@@ -58,41 +58,28 @@ SOME = 20
 ROUGH = 0.25
 #: The numbers of streams with which a file for any number is run.
 STREAMS = (1, 3)
+_NO_ENGINE = "{}: no engine can run the files"
 #: The name of the first reference; the second is `jaxrnn.verification.running.WHOLE`.
 STEPS = "the steps in jaxrnn"
 
 
 @short_repr
 @dataclass(frozen=True)
-class ExportReport:
+class ExportReport(Verdict):
     """The result of `verify_export`.
 
     Attributes:
         label: the name of the exported stepper.
         engine: the name and version of the engine that ran the files.
         notes: the reasons why preferred engines were skipped.
+        cases: the comparisons of each recording, with the stepper and, if given, with the function over whole
+            recordings; ``dims["frames"]`` is the number of frames, or of steps.
         flushed: True if recordings were flushed; otherwise recordings end with the last whole pulse.
-        checks: the comparisons of each recording, with the stepper and, if given, with the function over whole
-            recordings.
         seconds: the median time of a step in the engine, called from Python; None without whole steps.
     """
 
-    label: str
-    engine: str
-    notes: tuple[str, ...]
     flushed: bool
-    checks: tuple[Check, ...]
     seconds: float | None = None
-
-    @property
-    def ok(self) -> bool:
-        """True if no recording differs, and each output was compared in at least one recording."""
-        return checks_agree(self.checks)
-
-    @property
-    def compared(self) -> int:
-        """The number of compared elements in all recordings."""
-        return sum(output.compared for check in self.checks for output in check.outputs)
 
 
 def verify_export(
@@ -147,7 +134,7 @@ def verify_export(
         _verified(stepper, params, step_file.of_streams(count), flush_file and flush_file.of_streams(count), **given)
         for count in counts
     ]
-    return dataclasses.replace(reports[0], checks=tuple(check for report in reports for check in report.checks))
+    return dataclasses.replace(reports[0], cases=tuple(case for report in reports for case in report.cases))
 
 
 def _verified(
@@ -164,10 +151,7 @@ def _verified(
         ranges = {name: limit if isinstance(limit, range) else range(limit) for name, limit in limits.items()}
     specs = recording_specs(spec, "frames")
     dims = {"frames": total} if "frames" in symbols_of(specs) else {}
-
-    def draw(floats: Mapping[str, str]) -> Sample:
-        return random_arrays(specs, given, dims=dims, seed=seed, ranges=ranges, floats=floats)
-
+    draw = functools.partial(random_arrays, specs, given, dims=dims, seed=seed, ranges=ranges)
     lengths = [*(awkward_lengths(spec, total) if spec.streams else ()), total]
     with jax.default_matmul_precision("highest"):
         reference = _JaxReference(stepper, params, step_file.facts, flushed, offline)
@@ -177,27 +161,25 @@ def _verified(
     if wholes[-1] is not None and wholes[-1].problem is not None:
         raise InputError(f"no reference to compare with: {wholes[-1].problem}")
     compared = _Comparing([each for each in (step_file, flush_file) if each is not None])
-    failures: list[str] = []
-    for open_peer in engines_of(step_file, engine):
-        try:
-            in_engine = InEngine(open_peer, step_file, flush_file)
-            results = [_outputs_of(run(in_engine, recordings, length, flushed=flushed), spec) for length in lengths]
-        except PeerError as error:
-            failures.append(str(error))
-            continue
-        checks = [
-            check
-            for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
-            for check in compared.checks(length, found, step, whole, reference.arbiter(recordings, length))
-        ]
-        if not any(check.outputs for check in checks):
-            raise InputError(
-                f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
-                "with flush"
-            )
-        seconds = float(np.median(in_engine.seconds)) if in_engine.seconds else None
-        return ExportReport(spec.label, in_engine.engine, tuple(failures), flushed, tuple(checks), seconds)
-    raise PeerError(f"{spec.label}: no engine can run the files: {'; '.join(failures)}")
+
+    def use(open_peer: OpenPeer) -> tuple[InEngine, list[_Outputs]]:
+        in_engine = InEngine(open_peer, step_file, flush_file)
+        ran = (run(in_engine, recordings, length, flushed=flushed) for length in lengths)
+        return in_engine, [_outputs_of(each, spec) for each in ran]
+
+    (in_engine, results), notes = first_to_run(engines_of(step_file, engine), use, _NO_ENGINE.format(spec.label))
+    cases = tuple(
+        case
+        for length, found, step, whole in zip(lengths, results, steps, wholes, strict=True)
+        for case in compared.cases(length, found, step, whole, reference.arbiter(recordings, length))
+    )
+    if not any(case.outputs for case in cases):
+        raise InputError(
+            f"{spec.label}: only the flush returns outputs, and the export has no file of the flush: export again "
+            "with flush"
+        )
+    seconds = float(np.median(in_engine.seconds)) if in_engine.seconds else None
+    return ExportReport(spec.label, in_engine.engine, notes, cases, flushed, seconds)
 
 
 def of_batch(stepper: StepSpec, facts: StepFile, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,8 +208,8 @@ def _total(spec: StepSpec) -> int:
 class _Tolerance:
     """The tolerance of the lowest precision of ``floats``, the types that files compute in."""
 
-    def __init__(self, floats: Sequence[np.dtype], is_rough: bool):
-        self._limits = max((tolerances(each, None, None) for each in floats), default=(None, None))
+    def __init__(self, floats: Iterable[np.dtype], is_rough: bool):
+        self._precision = max(floats, key=lambda each: float(jnp.finfo(each).eps), default=None)
         self._is_rough = is_rough
         #: The size of a step of quantisation by the name of the output.
         self.steps: dict[str, float] = {}
@@ -238,23 +220,18 @@ class _Tolerance:
         inexact = expected is not None and jnp.issubdtype(expected.dtype, jnp.inexact)
         if inexact and value is not None and jnp.issubdtype(value.dtype, jnp.floating):
             expected = np.asarray(expected).astype(value.dtype)  # of an export with dtype
-        atol, rtol = self._limits if inexact else (None, None)
-        found = compare(name, value, expected, atol=atol, rtol=rtol, scaled=True, time_axis=axis)
+        limits = {"scaled": True, "precision": self._precision}
+        found = compare(name, value, expected, time_axis=axis, **limits)
         if not found.differs or found.max_abs is None:
             return found
-        if name not in self.steps and not self._is_rough:
-            limits = {"atol": atol, "rtol": rtol, "scaled": True, "sides": ("the file", "jaxrnn")}
-            return found if arbiter is None else arbiter.judge(found, value, expected, **limits)
         if self._is_rough:
             return _rough(found, value, expected)
+        if name not in self.steps:
+            return found if arbiter is None else arbiter.judge(found, value, expected, ("the file", "jaxrnn"), **limits)
         step = self.steps[name] if inexact else 1.0
-        again = compare(name, value, expected, atol=step * (1 + 1e-3), rtol=rtol, time_axis=axis)
+        again = compare(name, value, expected, atol=step * (1 + 1e-3), precision=self._precision, time_axis=axis)
         # A wrong file differs in many elements. Values between two integers are rare.
-        here, there = (np.asarray(each, np.float64) for each in (value, expected))
-        most = (atol or 0.0) * max(1.0, found.scale or 0.0)
-        differs = np.abs(here - there) > most + (rtol or 0.0) * np.abs(there)
-        few = np.sum(differs) <= max(FEW * np.size(differs), SOME)
-        if again.differs or not few:
+        if again.differs or found.wrong > max(FEW * math.prod(found.shape), SOME):
             return found
         return dataclasses.replace(again, reason=f"within one step of quantisation ({step:.3g}): {found.reason}")
 
@@ -275,12 +252,13 @@ class _Comparing:
                 for each in parts or [name]:
                     quantised[each] = max(step, quantised.get(each, 0.0))
 
-    def checks(
+    def cases(
         self, frames: int, found: _Outputs, step: _Outputs, whole: _Outputs | None, arbiter: Arbiter | None
     ) -> Iterator[Check]:
-        yield Check(frames, tuple(self._comparisons(found, step, arbiter)), against=STEPS)
+        dims = {"frames": frames}
+        yield Check(dims, tuple(self._comparisons(found, step, arbiter)), STEPS)
         if whole is not None:
-            yield Check(frames, tuple(self._comparisons(found, whole, arbiter)), whole.problem)
+            yield Check(dims, tuple(self._comparisons(found, whole, arbiter)), WHOLE, whole.problem)
 
     def _comparisons(self, found: _Outputs, known: _Outputs, arbiter: Arbiter | None) -> Iterator[Comparison]:
         for name, expected in known.outputs.items():
@@ -314,23 +292,23 @@ def compare_converted(
     dims: Mapping[str, int],
     static: Mapping[str, Any],
     seed: int,
-) -> tuple[str, list[Comparison]]:
-    """Compare the whole graph of a model before and after a change of types; return the engine and the comparisons."""
+) -> Verdict:
+    """Compare the whole graph of a model before and after a change of types."""
     sample = verifiable_inputs(model, inputs, dims=dims, seed=seed).inputs
     arrays = {name: np.asarray(array) for name, array in {**sample, **static}.items()}
     graph = ir.load(after).graph
     types = {value.name: value.dtype.numpy() for value in graph.inputs if value.dtype is not None}
-    tolerance, failures = _Tolerance(*precision_of(graph)), []
-    for open_peer in candidates("auto", optimized=True):
-        try:
-            peer = open_peer(after)
-            found = peer.run({name: array.astype(types[name]) for name, array in arrays.items() if name in types})
-            known = open_peer(before).run({name: array for name, array in arrays.items() if name in types})
-        except PeerError as error:
-            failures.append(str(error))
-            continue
-        return peer.name, [tolerance.compare(name, found[name], expected) for name, expected in known.items()]
-    raise PeerError(f"{model.label}: no engine can run the files: {'; '.join(failures)}")
+    fed = {name: array for name, array in arrays.items() if name in types}
+
+    def use(open_peer: OpenPeer) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        peer = open_peer(after)
+        found = peer.run({name: array.astype(types[name]) for name, array in fed.items()})
+        return peer.name, found, open_peer(before).run(fed)
+
+    openers, tolerance = candidates("auto", optimized=True), _Tolerance(*precision_of(graph))
+    (engine, found, known), notes = first_to_run(openers, use, _NO_ENGINE.format(model.label))
+    outputs = tuple(tolerance.compare(name, found[name], expected) for name, expected in known.items())
+    return Verdict(model.label, engine, notes, (Check(dims, outputs, "the model"),))
 
 
 def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
@@ -339,8 +317,8 @@ def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
     share = float(np.sqrt(np.mean((here - there) ** 2) / max(np.mean(there**2), np.finfo(np.float32).tiny)))
     if not share <= ROUGH:
         return dataclasses.replace(found, reason=f"the error of quantisation is {share:.1%} of the output")
-    said = f"with an error of quantisation of {share:.2%} ({-20 * np.log10(share):.0f} dB below the output)"
-    return dataclasses.replace(found, ok=True, differs=False, reason=said, worst=None, first_frame=None)
+    below = f"{-20 * np.log10(share):.0f} dB below the output"
+    return found.accepted(f"with an error of quantisation of {share:.2%} ({below})")
 
 
 Arrays = Mapping[str, np.ndarray]

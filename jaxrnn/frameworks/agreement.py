@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from jaxrnn.comparison import STEPS, Comparison, agree, compare, tolerances
+from jaxrnn.comparison import STEPS, Check, Comparison, agree, compare, tolerances
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
 from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
@@ -34,25 +34,15 @@ Run = Callable[[Arrays], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """The comparison of a model with the original module at one choice of sizes.
+class Agreement(Check):
+    """The comparison of a model with the original module; `failure` is an error of the model where the module runs."""
 
-    `failure` is the error of a model that fails where the module runs.
-    """
-
-    sizes: Mapping[str, int]
-    outputs: tuple[Comparison, ...] = ()
     failure: JaxrnnError | None = None
 
     @property
-    def ok(self) -> bool:
-        """True if all outputs agree. False also if an output has no finite element to compare."""
-        return agree(self.outputs)
-
-    @property
-    def is_wrong(self) -> bool:
+    def differs(self) -> bool:
         """True if the model fails, or an output differs."""
-        return self.failure is not None or any(output.differs for output in self.outputs)
+        return self.failure is not None or super().differs
 
 
 @dataclass(frozen=True)
@@ -131,21 +121,21 @@ def check_agreement(
 
     others = (at(sizes) for sizes in _choices(example, axes) if sizes not in (start, of_length(1)))
     found = [each for each in (at(start, required=True), *others, at(of_length(least))) if each is not None]
-    wrong = [case for case in found if case.is_wrong]
+    wrong = [case for case in found if case.differs]
     if shortest is None and len(wrong) == 1 and wrong[0] is found[-1]:
         below, least = 1, max(start.values())
         while least - below > 1:
             middle = (below + least) // 2
             case = at(of_length(middle))
-            below, least = (middle, least) if case is not None and case.is_wrong else (below, middle)
+            below, least = (middle, least) if case is not None and case.differs else (below, middle)
         case = at(of_length(least))
-        if case is not None and not case.is_wrong and least > 1:
+        if case is not None and not case.differs and least > 1:
             reason = str(wrong[0].failure or next(each.reason for each in wrong[0].outputs if each.differs))
             found, wrong = [*found[:-1], case], []
     if failed := [case for case in wrong if case.failure is not None]:
         runs = "" if found[0].failure else "; at the sizes of the example, the file runs"
         raise ModelError(
-            f"with {_listed(failed[0].sizes)}, {framework} runs and the file fails: {failed[0].failure}{runs}"
+            f"with {_listed(failed[0].dims)}, {framework} runs and the file fails: {failed[0].failure}{runs}"
         ) from failed[0].failure
     if wrong:
         raise ModelError(
@@ -155,12 +145,12 @@ def check_agreement(
     for sizes in _longer(start, held, lambda sizes: _runs(run, resized(example, axes, sizes))):
         if (case := at(sizes, positions=max(sizes.values()))) is None:
             continue
-        cause = _cause(held.changes(), framework) if case.is_wrong else ""
+        cause = _cause(held.changes(), framework) if case.differs else ""
         if case.failure is not None:
             limit = f"with {_listed(sizes)}: {str(case.failure)[:300]}{cause}"
             break
         found.append(case)
-        if case.is_wrong:
+        if case.differs:
             raise ModelError(f"the file differs from {framework}: {_described([case], len(found))}{cause}")
     if not agree(output for case in found for output in case.outputs):
         unknown = [case for case in found if not case.ok]
@@ -170,7 +160,7 @@ def check_agreement(
         )
     if len(found) == 1 and any(axes.values()):
         raise ModelError(
-            f"{framework} runs the module only at the sizes of the example, {_listed(found[0].sizes)}, so an "
+            f"{framework} runs the module only at the sizes of the example, {_listed(found[0].dims)}, so an "
             "open dimension cannot be checked; give an example at which the module also runs twice as long, or "
             "leave out time"
         )
@@ -236,7 +226,7 @@ def check_stream(
                 results = streamed.run_prefixes(model.params, [inputs for _, inputs, _ in runs])
                 for (sizes, inputs, there), here in zip(runs, results, strict=True):
                     found.append(Agreement(sizes, compared(model, inputs, here, there)))
-    if wrong := [case for case in found if any(output.differs for output in case.outputs)]:
+    if wrong := [case for case in found if case.differs]:
         raise ModelError(f"the stream of the file differs from {framework}: {_described(wrong, len(found))}")
     return tuple(found)
 
@@ -368,7 +358,7 @@ def _described(wrong: Sequence[Agreement], total: int) -> str:
         for output in case.outputs:
             if not output.ok:
                 size = "" if output.max_abs is None or not output.differs else f", by up to {output.max_abs:.2g}"
-                lines.append(f"  with {_listed(case.sizes)}: output {output.name!r}: {output.reason}{size}")
+                lines.append(f"  with {_listed(case.dims)}: output {output.name!r}: {output.reason}{size}")
     return "\n".join(lines)
 
 

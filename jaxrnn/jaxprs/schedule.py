@@ -32,7 +32,6 @@ from jaxrnn.jaxprs.equations import (
     Atom,
     Environment,
     dependents,
-    fingerprint_of_equations,
     made_by,
     needed,
     read,
@@ -43,6 +42,7 @@ from jaxrnn.jaxprs.equations import (
     type_of,
     variables,
 )
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import entry_of
 
 
@@ -459,7 +459,8 @@ def fold(step: Step, params: Any) -> Folded:
 
 def folding_of(step: Step) -> str:
     """Return the fingerprint of the result of `fold`."""
-    return fingerprint_of_equations(step.folding, step.params, step.constants(), step.folded)
+    jaxpr = step.closed.jaxpr.replace(invars=[*step.params], eqns=step.folding, outvars=[*step.folded])
+    return fingerprint(ClosedJaxpr(jaxpr, step.closed.consts))
 
 
 def fits(step: Step, folded: Folded, folding: str) -> bool:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import near
 from jaxrnn.errors import InputError, ModelError, UnsupportedError, check_count
-from jaxrnn.jaxprs.equations import fingerprint
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.onnx.evaluate import Block, BoundNode
 from jaxrnn.onnx.graph import Origin, inputs_of, is_of_onnx, known_shape, node_label, origin_of
 from jaxrnn.onnx.limits import Limits

@@ -12,14 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from jaxrnn._jax.versions import Scan
 from jaxrnn.jaxprs.equations import (
     Atom,
-    fingerprint,
     made_by,
     needed,
     read_by,
@@ -28,6 +25,7 @@ from jaxrnn.jaxprs.equations import (
     variables,
     walk,
 )
+from jaxrnn.jaxprs.numbering import Numbering
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import is_symbolic
 from jaxrnn.streaming.plan import COUNT, Closed
@@ -65,9 +63,9 @@ class _Map(NamedTuple):
 
     def on_all_frames(self, stream: Stream) -> Any:
         """Return the jaxpr of the map on all frames, or None if the scan and the rest are different maps."""
-        of_block, of_rest = (self.program(each, self.block) for each in (self.body, self.rest))
+        of_block, of_rest = (Numbering().program(self.program(each, self.block)) for each in (self.body, self.rest))
         on_all = self.program(self.rest, shape_of(self.frames[0])[0])
-        equal = fingerprint(of_block) == fingerprint(of_rest)
+        equal = of_block == of_rest
         is_map = equal and not any(map(_counts, walk(on_all.jaxpr))) and self._is_of_frames(stream)
         return on_all if is_map else None
 
@@ -150,11 +148,11 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
     ends = [each.invars[1] for each in joins]
     equations = needed(jaxpr.eqns, ends, known)
     # A constant inside the function appears as two variables with equal values.
-    names = {}
-    for variable in {*read_by(equations), *variables(ends)} - made_by(equations) - {*known}:
-        equal = (each for each in variables(consts) if _are_equal(values.get(each), values.get(variable)))
-        names[variable] = next(equal, None)
-    if None in names.values():
+    key_of = Numbering().key_of
+    of_scan = {key_of(values[each]): each for each in variables(consts) if each in values}
+    others = {*read_by(equations), *variables(ends)} - made_by(equations) - {*known}
+    names = {each: of_scan.get(key_of(values[each])) for each in others if each in values}
+    if None in names.values() or names.keys() != others:
         return None
     rest = jaxpr.replace(constvars=[], invars=known, outvars=ends, eqns=renamed(equations, names))
     return _Map(consts, frames, Closed(rest), joins, params["jaxpr"], block, left)
@@ -192,9 +190,3 @@ def _replaced(jaxpr: Any, found: _Map, on_all: Any) -> Any:
     place = min(jaxpr.eqns.index(each) for each in found.joins)
     rest = [each for each in jaxpr.eqns[place:] if each not in found.joins]
     return jaxpr.replace(eqns=[*jaxpr.eqns[:place], *renamed(inner.eqns, names), *rest])
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    if one is None or other is None or isinstance(one, Tracer) or isinstance(other, Tracer):
-        return False
-    return one is other or (one.dtype == other.dtype and np.array_equal(one, other))

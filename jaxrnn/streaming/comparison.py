@@ -1,27 +1,25 @@
 """Comparison of the trace for all lengths with traces at single lengths.
 
 A function can depend on the length in ways that a symbolic trace does not show, such as ``isinstance(n, int)``, or a
-comparison of sizes in a library. Each trace becomes a form, in which equal forms are equal computations: calls are
-inlined, arithmetic on sizes and other known numbers is carried out, and movements of elements become views of NumPy, so
-that all spellings of a view are equal. JAX may choose other primitives for a symbolic size, so different forms decide
-nothing: then both traces are evaluated on random inputs, and the numbers decide.
+comparison of sizes in a library. So the values of traces are numbered at a single length: calls are inlined, arithmetic
+on sizes and other known arrays is carried out, and movements of elements become views of NumPy, so that all spellings
+of a view are equal. JAX may choose other primitives for a symbolic size, so different numbers of values decide nothing:
+then both traces are evaluated on random inputs, and the results decide.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
@@ -32,19 +30,17 @@ from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
+from jaxrnn.jaxprs.numbering import Number, Numbering, digest, typed
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import value_of
 from jaxrnn.streaming.lengths import Lengths, remedy_of
 from jaxrnn.streaming.ranges import lengths_past_ranges
 from jaxrnn.streaming.rewriting import at_length
 
-#: Known arrays with more elements are compared by their computation.
+#: Known arrays with more elements are not computed.
 _SMALL = 1 << 14
 #: Parameters that do not affect values.
 _IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
-#: The address of an object in a repr.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
 
 #: Lengths at which a function is traced, counted from the smallest allowed length: small and large, of all remainders
 #: by 2 to 5. The later lengths replace lengths at which the function raises an error.
@@ -61,13 +57,6 @@ _LARGEST = 4096
 Traced = tuple[Any, Any]
 
 
-class Difference(NamedTuple):
-    """A length at which a trace at this length differs from the trace for all lengths."""
-
-    length: int
-    what: str
-
-
 class TraceComparison:
     """Compares the trace of a function for all lengths with traces at single lengths.
 
@@ -80,7 +69,7 @@ class TraceComparison:
 
     def __init__(self, symbolic: Traced, at: Callable[[int], Traced], arguments: Sequence[Any], multiple: int):
         self.symbolic, self.at, self.arguments, self.multiple = symbolic, at, arguments, multiple
-        self.forms = Forms()
+        self._numbering = NumberingAtLength()
 
     def run(self, lengths: Lengths, taken: Iterable[Any]) -> None:
         """Compare several lengths; raise StreamError if a length differs, or if too few lengths can be compared.
@@ -90,65 +79,61 @@ class TraceComparison:
         equal = (lengths.zero_of(each) for each in taken)
         doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
         doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)
-        agreed: list[int] = []
-        different: list[Difference] = []
-        undecided: list[tuple[int, Any]] = []
+        found: dict[int, str] = {}  # the difference at each length; empty if the traces agree
+        undecided: dict[int, Traced] = {}
         error: Exception | None = None
         for length in dict.fromkeys((*doubtful, *lengths.spread(_LENGTHS))):
-            if length not in doubtful and len(agreed) + len(different) + len(undecided) >= _COMPARED + len(doubtful):
+            if length not in doubtful and len(found) + len(undecided) >= _COMPARED + len(doubtful):
                 break
             try:
                 traced = self.at(length)
             except Exception as raised:  # the function may raise any error for a length that does not fit
                 error = raised
                 continue
-            found = self._by_form(traced, length)
-            if isinstance(found, Unknown):
-                undecided.append((length, traced))
-            elif found:
-                different.append(Difference(length, found))
+            said = self._by_computation(traced, length)
+            if isinstance(said, Unknown):
+                undecided[length] = traced
             else:
-                agreed.append(length)
+                found[length] = said
         # Numbers take a compilation for each length: first the longest and the shortest, and others if necessary.
-        undecided = [*undecided[-1:], *undecided[:-1]]
         asked = 0
-        for length, traced in undecided:
-            if length in doubtful or asked < _WITH_NUMBERS or len(agreed) < _LEAST:
-                asked += length not in doubtful
-                try:
-                    found = self._by_numbers(traced, length)
-                except Exception as raised:  # a primitive without a lowering, for example
-                    error = raised
-                    continue
-                if isinstance(found, Unknown):
-                    continue
-                if found:
-                    different.append(Difference(length, found))
-                else:
-                    agreed.append(length)
-        if different:
-            raise StreamError(_said_of(different, agreed, self.multiple))
+        for length in dict.fromkeys((*[*undecided][-1:], *undecided)):
+            agreed = [each for each, said in found.items() if not said]
+            if length not in doubtful and asked >= _WITH_NUMBERS and len(agreed) >= _LEAST:
+                continue
+            asked += length not in doubtful
+            try:
+                said = self._by_results(undecided[length], length)
+            except Exception as raised:  # a primitive without a lowering, for example
+                error = raised
+                continue
+            if not isinstance(said, Unknown):
+                found[length] = said
+        agreed = [each for each, said in found.items() if not said]
+        if len(agreed) < len(found):
+            raise StreamError(_said_of(found, self.multiple))
         if len(agreed) < _LEAST:
             raise StreamError(
                 "the function can be traced for every length, but not compared at single lengths: "
                 + ("it computes no finite numbers" if error is None else f"{type(error).__name__}: {first_line(error)}")
             ) from error
 
-    def _by_form(self, traced: Traced, length: int) -> str | Unknown:
-        """Compare forms: return a difference, an empty text if all forms are equal, or Unknown."""
+    def _by_computation(self, traced: Traced, length: int) -> str | Unknown:
+        """Compare value numbers: return a difference, an empty text if all are equal, or Unknown."""
         (symbolic, tree), (single, own_tree) = self.symbolic, traced
         if tree != own_tree:
             return f"the output is {own_tree}, and not {tree}"
-        inputs = self.forms.inputs("input", single.jaxpr.invars, lambda shape: shape)
-        expected, found = (self.forms.of(each, inputs, length) for each in (symbolic, single))
+        inputs = self._numbering.unknown("input", single.jaxpr.invars)
+        expected, found = (self._numbering.of(each, inputs, length) for each in (symbolic, single))
         for name, each, other in zip(_names_of(tree), expected, found, strict=True):
             if tuple(each.shape) != tuple(other.shape) or each.dtype != other.dtype:
                 return f"{name} is {describe(other)}, and not {describe(each)}"
         pairs = zip(expected, found, strict=True)
-        return "" if all(self.forms.key_of(a) == self.forms.key_of(b) for a, b in pairs) else Unknown("other forms")
+        key_of = self._numbering.key_of
+        return "" if all(key_of(a) == key_of(b) for a, b in pairs) else Unknown("other computations")
 
-    def _by_numbers(self, traced: Traced, length: int) -> str | Unknown:
-        """Compare numbers on random inputs, like `_by_form`; unknown if an output has no finite number."""
+    def _by_results(self, traced: Traced, length: int) -> str | Unknown:
+        """Compare results on random inputs, like `_by_computation`; unknown if an output has no finite number."""
         (symbolic, tree), (single, _) = self.symbolic, traced
         variables = single.jaxpr.invars
         stand_ins: dict[int, Any] = {}
@@ -219,9 +204,9 @@ def _compared(name: str, expected: Any, found: Any) -> Comparison:
     return compare(name, found, expected, atol=atol, rtol=0.0, scaled=True)
 
 
-def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: int) -> str:
+def _said_of(found: Mapping[int, str], multiple: int) -> str:
     """Return the message about lengths that differ."""
-    first, wrong = min(different), sorted(each.length for each in different)
+    agreed, wrong = ([each for each in sorted(found) if bool(found[each]) is differs] for differs in (False, True))
     same = f" and agrees at {_listed(agreed, multiple)}" if agreed else ""
     remedy = "; pad outside of the function, or select frames with jnp.where"
     if agreed and max(wrong) < min(agreed):
@@ -231,7 +216,7 @@ def _said_of(different: Sequence[Difference], agreed: Sequence[int], multiple: i
         remedy = next((f"; {remedy_of(times, 1, multiple)}" for times in divisors), remedy)
     return (
         f"the function depends on the length in a way that its trace for all lengths does not show, such as a branch "
-        f"on a size: at {first.length * multiple} frames, {first.what}. It differs at {_listed(wrong, multiple)}"
+        f"on a size: at {wrong[0] * multiple} frames, {found[wrong[0]]}. It differs at {_listed(wrong, multiple)}"
         f"{same} frames{remedy}"
     )
 
@@ -240,23 +225,22 @@ def _listed(lengths: Iterable[int], multiple: int) -> str:
     return ", ".join(str(each * multiple) for each in sorted(lengths))
 
 
-#: Rules ``(trace, equation, operands) -> forms``. A rule may return None to leave an equation to the general form.
+#: Rules ``(numbering, equation, operands) -> values``. A rule may return None to leave an equation to the general rule.
 _RULES = Rules()
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
-    """A computed array: equal numbers mean equal computations.
+class NumberedArray(Number):
+    """A number with the elements of an array.
 
     Attributes:
         elements: memory that nobody reads, with a byte for each element. Movements of the array move these bytes.
-        whole: the memory of the array of which this form is a view; None if the form is an array.
+        whole: the memory of the array of which this array is a view; None if it has its own.
     """
 
-    number: int
     elements: np.ndarray
     dtype: Any
-    whole: Form | None = None
+    whole: NumberedArray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -264,52 +248,70 @@ class Form:
         return self.elements.shape
 
 
-class Forms:
-    """The forms of several traces."""
+def _array_of(key: Any, elements: np.ndarray, dtype: Any, whole: NumberedArray | None = None) -> NumberedArray:
+    key = key if elements.size else "empty"
+    return NumberedArray(digest((key, elements.shape, str(dtype))), elements, dtype, whole)
 
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-        self._arrays: dict[int, tuple[Any, Any]] = {}  # constants with their keys, by identity
-        self._depth = 0
 
-    def make(self, key: Any, shape: Sequence[int], dtype: Any) -> Form:
-        """Return the form of a computation."""
-        return self._numbered(key, np.empty(shape, bool), dtype)
-
-    def _numbered(self, key: Any, elements: np.ndarray, dtype: Any, whole: Form | None = None) -> Form:
-        key = key if elements.size else "empty", elements.shape, str(dtype)
-        return Form(self._numbers.setdefault(key, len(self._numbers)), elements, dtype, whole)
-
-    def key_of(self, value: Any) -> Any:
-        """Return a hashable key of a form, a known array or a constant."""
-        if isinstance(value, Form):
-            return value.number
-        if isinstance(value, Tracer):
-            return "traced", id(value)
-        if isinstance(value, jax.Array) and is_key(value.dtype):
-            value = jax.random.key_data(value)
-        if np.size(value) <= _SMALL:
-            array = np.asarray(value)
-            return array.dtype.str, array.shape, array.tobytes()
-        if id(value) not in self._arrays:
-            array = np.asarray(value)
-            digest = hashlib.sha256(array.tobytes()).hexdigest()
-            self._arrays[id(value)] = value, (str(array.dtype), array.shape, digest)
-        return self._arrays[id(value)][1]
+class NumberingAtLength(Numbering):
+    """A numbering in which other spellings of a computation at a single length also have equal numbers."""
 
     def of(self, closed: Any, inputs: Sequence[Any], length: int) -> list[Any]:
-        """Return the forms of the results of a jaxpr, with this length in place of the symbol."""
-        return _Trace(self, functools.cache(lambda spelling: value_of(spelling, length))).run(closed, inputs)
+        """Return the results of a jaxpr, with this length in place of the symbol."""
+        self._size_of = functools.cache(lambda spelling: value_of(spelling, length))
+        self._past = ""
+        return self.run(closed, inputs)
 
-    def inputs(self, kind: str, variables: Sequence[Any], size: Callable[[Any], Any]) -> list[Form]:
-        """Return forms of unknown arrays."""
-        return [
-            self.make((kind, self._depth, place), size(shape_of(each)), type_of(each))
-            for place, each in enumerate(variables)
-        ]
+    def run(self, program: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Return the results of a jaxpr on these values."""
+        return evaluate(program, inputs, self.apply)
 
-    def view(self, x: Form, elements: np.ndarray) -> Form | None:
-        """Return the form of moved elements of `x`; None if NumPy has copied the elements."""
+    def size(self, value: Any) -> Any:
+        """Replace symbolic sizes in a parameter."""
+        if jax.export.is_symbolic_dim(value):
+            return self._size_of(str(value))
+        if isinstance(value, tuple | list):
+            parts = [self.size(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return value
+
+    def make(self, key: Any, variable: Any) -> NumberedArray:
+        """Return the value of a variable with this key."""
+        return _array_of(key, np.empty(self.size(shape_of(variable)), bool), type_of(variable))
+
+    def parameters(self, equation: JaxprEqn) -> dict[str, Any]:
+        """Return the parameters of an equation that affect values."""
+        return {key: value for key, value in equation.params.items() if key not in _IGNORED}
+
+    def apply(self, equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of an equation: known arrays, views, or computed arrays."""
+        operands = [typed(atom, value) for atom, value in zip(equation.invars, operands, strict=True)]
+        rule = _RULES.of(equation)
+        if rule is not None and (results := rule(self, equation, operands)) is not None:
+            return results
+        equation = equation.replace(params={key: self.size(value) for key, value in equation.params.items()})
+        results, moved = None, moved_operands(equation)
+        if all(isinstance(value, np.ndarray) for value in operands):
+            results = self._known(equation, operands)
+        elif isinstance(x := operands[0], NumberedArray) and moved and moved[0] == 0:
+            others = operands[1:]
+            results = self._moved(equation, x, others) if all(isinstance(y, np.ndarray) for y in others) else None
+        return super().apply(equation, operands) if results is None else results
+
+    def _moved(self, equation: JaxprEqn, x: NumberedArray, others: Sequence[np.ndarray]) -> list[NumberedArray] | None:
+        """Return the results of a movement, or None if these are not views of the elements."""
+        # A view of copied elements is a view of the copy.
+        copied = () if x.whole is None else (_array_of(("copy", x.digest), np.empty(x.shape, bool), x.dtype),)
+        for each in (x, *copied):
+            moved = move(equation, [each.elements, *others])
+            views = [self._view(each, elements) for elements in moved or ()]
+            found = [view for view in views if view is not None]
+            if moved is not None and len(found) == len(moved):
+                return found
+        return None
+
+    def _view(self, x: NumberedArray, elements: np.ndarray) -> NumberedArray | None:
+        """Return the value of moved elements of `x`; None if NumPy has copied the elements."""
         whole = x.whole or x
         if elements.size and not np.may_share_memory(elements, whole.elements):
             return None
@@ -319,87 +321,7 @@ class Forms:
         strides = tuple(
             stride if size > 1 else 0 for size, stride in zip(elements.shape, elements.strides, strict=True)
         )
-        return self._numbered(("view", whole.number, start, strides), elements, x.dtype, whole)
-
-    def moved(self, equation: JaxprEqn, x: Form, others: Sequence[np.ndarray]) -> list[Form] | None:
-        """Return the forms of the results of a movement, or None if these are not views of the elements."""
-        # A view of copied elements is a view of the copy.
-        copied = () if x.whole is None else (self.make(("copy", x.number), x.shape, x.dtype),)
-        for each in (x, *copied):
-            moved = move(equation, [each.elements, *others])
-            views = [self.view(each, elements) for elements in moved or ()]
-            forms = [view for view in views if view is not None]
-            if moved is not None and len(forms) == len(moved):
-                return forms
-        return None
-
-
-class _Trace:
-    """The forms of a trace, with a function that evaluates sizes."""
-
-    def __init__(self, forms: Forms, evaluated: Callable[[str], int]):
-        self.forms, self._evaluated = forms, evaluated
-
-    def size(self, value: Any) -> Any:
-        """Replace symbolic sizes in a parameter."""
-        if jax.export.is_symbolic_dim(value):
-            return self._evaluated(str(value))
-        if isinstance(value, tuple | list):
-            parts = [self.size(part) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        return value
-
-    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
-        """Return the forms of the results of a jaxpr, closed or without constants."""
-        return evaluate(closed, inputs, self._apply)
-
-    def _apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        operands = [
-            np.asarray(value, type_of(atom)) if isinstance(atom, Literal) else value
-            for atom, value in zip(equation.invars, operands, strict=True)
-        ]
-        rule = _RULES.of(equation)
-        if rule is not None and (results := rule(self, equation, operands)) is not None:
-            return results
-        equation = equation.replace(params={key: self.size(value) for key, value in equation.params.items()})
-        results, moved = None, moved_operands(equation)
-        if all(isinstance(value, np.ndarray) for value in operands):
-            results = self._known(equation, operands)
-        elif moved and moved[0] == 0 and all(isinstance(value, np.ndarray) for value in operands[1:]):
-            results = self.forms.moved(equation, operands[0], operands[1:]) if isinstance(operands[0], Form) else None
-        return self._made(equation, operands) if results is None else results
-
-    def _made(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Form]:
-        """Return the forms of the results of any equation."""
-        params, keys = equation.params, tuple(map(self.forms.key_of, operands))
-        named = tuple((key, self._parameter(params[key])) for key in sorted(params) if key not in _IGNORED)
-        return self._results(equation, (equation.primitive.name, named, keys))
-
-    def _results(self, equation: JaxprEqn, key: Any) -> list[Form]:
-        return [
-            self.forms.make((key, place), self.size(shape_of(each)), type_of(each))
-            for place, each in enumerate(equation.outvars)
-        ]
-
-    def _parameter(self, value: Any) -> Any:
-        if isinstance(value, (ClosedJaxpr, Jaxpr)):
-            return self._body(value, self._unknown("argument", getattr(value, "jaxpr", value).invars))
-        if isinstance(value, tuple) and any(isinstance(part, (ClosedJaxpr, Jaxpr)) for part in value):
-            return tuple(map(self._parameter, value))
-        if isinstance(value, np.dtype):  # equal types can have different representations
-            return value.name
-        return "" if callable(value) and not isinstance(value, type) else _ADDRESS.sub("", repr(value))
-
-    def _unknown(self, kind: str, variables: Sequence[Any]) -> list[Form]:
-        return self.forms.inputs(kind, variables, self.size)
-
-    def _body(self, closed: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the keys of the results of a jaxpr inside of an equation."""
-        self.forms._depth += 1
-        try:
-            return tuple(map(self.forms.key_of, self.run(closed, inputs)))
-        finally:
-            self.forms._depth -= 1
+        return _array_of(("view", whole.digest, start, strides), elements, x.dtype, whole)
 
     @_RULES.add(kind="call")
     @_RULES.add(kind="checkpoint")
@@ -408,24 +330,23 @@ class _Trace:
         return self.run(called(equation), operands)
 
     @_RULES.add("scan")
-    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
-        # Constants of the loop keep their forms inside of the body.
+    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[NumberedArray]:
+        # Constants of the loop keep their numbers inside of the body.
         params, body = equation.params, equation.params["jaxpr"]
         consts, carries = Scan.of(equation)
-        inner = self._unknown("loop", body.jaxpr.invars[consts:])
-        results = self._body(body, [*operands[:consts], *inner])
-        outer = tuple(map(self.forms.key_of, operands[consts:]))
+        inner = self.unknown("loop", body.jaxpr.invars[consts:])
+        results = self.body(body, [*operands[:consts], *inner])
         options = self.size(params["length"]), params["reverse"], carries
-        return self._results(equation, ("scan", options, results, outer))
+        return self.made(equation, ("scan", options, results, self.key_of(operands[consts:])))
 
     @_RULES.add("while")
-    def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[Form]:
+    def _while(self, equation: JaxprEqn, operands: list[Any]) -> list[NumberedArray]:
         params = equation.params
         first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        carry = self._unknown("loop", equation.outvars)
-        cond = self._body(params["cond_jaxpr"], [*operands[:first], *carry])
-        body = self._body(params["body_jaxpr"], [*operands[first:second], *carry])
-        return self._results(equation, ("while", cond, body, tuple(map(self.forms.key_of, operands[second:]))))
+        carry = self.unknown("loop", equation.outvars)
+        cond = self.body(params["cond_jaxpr"], [*operands[:first], *carry])
+        body = self.body(params["body_jaxpr"], [*operands[first:second], *carry])
+        return self.made(equation, ("while", cond, body, self.key_of(operands[second:])))
 
     @_RULES.add("cond")
     def _cond(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
@@ -433,8 +354,8 @@ class _Trace:
         branches = equation.params["branches"]
         if isinstance(index, np.ndarray):
             return self.run(branches[int(np.clip(index, 0, len(branches) - 1))], rest)
-        results = tuple(self._body(branch, rest) for branch in branches)
-        return self._results(equation, ("cond", self.forms.key_of(index), results))
+        results = tuple(self.body(branch, rest) for branch in branches)
+        return self.made(equation, ("cond", self.key_of(index), results))
 
     @_RULES.add("select_n")
     def _selected(self, equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
@@ -450,7 +371,7 @@ class _Trace:
             return parts
         if all(isinstance(part, np.ndarray) for part in parts):
             return None
-        return self._results(equation, ("concatenate", axis, tuple(map(self.forms.key_of, parts))))
+        return self.made(equation, ("concatenate", axis, self.key_of(parts)))
 
     def _known(self, equation: JaxprEqn, operands: list[Any]) -> list[np.ndarray] | None:
         """Return the numbers of small results of known operands, or None."""

@@ -23,7 +23,8 @@ from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import dependents, fingerprint, is_key, shape_of, trace_inlined, type_of, walk
+from jaxrnn.jaxprs.equations import dependents, is_key, shape_of, trace_inlined, type_of, walk
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec

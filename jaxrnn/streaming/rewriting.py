@@ -46,6 +46,7 @@ from jaxrnn.jaxprs.equations import (
     type_of,
     with_rule,
 )
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
 from jaxrnn.streaming.integers import UNKNOWN, Index, index_of, is_wide, operation_of
@@ -416,7 +417,7 @@ def resized(equation: JaxprEqn) -> Any:
     )
     # The old length may be a multiple of the new length for some lengths only: S and floordiv(S, 2).
     x = jax.ShapeDtypeStruct(old, type_of(equation.invars[0]))
-    found = str(equation.params["jaxpr"].jaxpr)
+    found = fingerprint(equation.params["jaxpr"])
     forms: dict[str, Callable[[Any], Any]] = {}
     if up:
         forms["nearest"] = functools.partial(jnp.repeat, repeats=up, axis=axis)
@@ -425,7 +426,7 @@ def resized(equation: JaxprEqn) -> Any:
         forms["nearest"] = lambda x: x[(slice(None),) * axis + (slice(down // 2, None, down),)]
     for method, form in forms.items():
         traced, _ = trace(lambda x, method=method: jax.image.resize(x, new, method), x)
-        if str(traced.jaxpr.eqns[0].params["jaxpr"].jaxpr) == found:
+        if fingerprint(traced.jaxpr.eqns[0].params["jaxpr"]) == found:
             return trace(form, x)[0]
     return None
 

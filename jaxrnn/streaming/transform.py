@@ -30,8 +30,9 @@ from jaxrnn._jax.sizes import deciding
 from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import Types, plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
-from jaxrnn.jaxprs.equations import fingerprint, is_key, trace, walk
+from jaxrnn.jaxprs.equations import is_key, trace, walk
 from jaxrnn.jaxprs.held import Held
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import TraceComparison
 from jaxrnn.streaming.diagnostics import (

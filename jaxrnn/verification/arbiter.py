@@ -24,7 +24,7 @@ from jaxrnn.errors import JaxrnnError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load, write_graph
 from jaxrnn.verification.inside import intermediates
-from jaxrnn.verification.peers import OnnxRuntime, PeerError, Reference, complete_proto
+from jaxrnn.verification.peers import candidates, complete_proto, first_to_run
 
 #: Absolute and relative tolerance of two engines in float64, far below the tolerances of float32.
 EQUAL = 1e-7
@@ -54,26 +54,28 @@ class Arbiter:
         found: Comparison,
         here: Any,
         peer: Any,
+        sides: tuple[str, str] = ("jaxrnn", "the peer"),
         *,
         atol: float | None = None,
         rtol: float | None = None,
         scaled: bool = False,
         precision: np.dtype | None = None,
-        sides: tuple[str, str] = ("jaxrnn", "the peer"),
     ) -> Comparison:
-        """Return the verdict on floats that differ.
+        """Return the verdict on values; the comparison of floats that differ changes.
 
         The comparison is ``ok`` if jaxrnn and the second engine agree in float64, and `here` is as near to float64 as
         the tolerances demand, or nearly as near as `peer`. Otherwise the values differ. `Comparison.reason` or
         `Comparison.arbiter` reports how far both are off.
 
         Args:
-            found: the comparison of `here` and `peer`, which `differs`.
+            found: the comparison of `here` and `peer`.
             here: an array; it may end before the value in float64.
             peer: the array of the other engine.
-            atol, rtol, scaled, precision: as in `jaxrnn.verification.compare`.
             sides: the names of both sides in the reason.
+            atol, rtol, scaled, precision: as in `jaxrnn.verification.compare`.
         """
+        if not found.differs:
+            return found
         one, other = np.asarray(here), np.asarray(peer)
         if found.worst is None or not jnp.issubdtype(one.dtype, jnp.floating) or one.dtype == np.float64:
             return found
@@ -94,8 +96,7 @@ class Arbiter:
         said = f"{sides[0]} is off float64 by up to {far:.3g}, {sides[1]} by {peer_far:.3g}"
         nearer = "here" if far < peer_far else "peer"
         if near.all() or far <= min(FURTHER * peer_far, ROUNDING * scale):
-            said = f"up to rounding: {said}"
-            return replace(found, ok=True, differs=False, nearer=nearer, reason=said, worst=None, first_frame=None)
+            return replace(found.accepted(f"up to rounding: {said}"), nearer=nearer)
         return replace(found, nearer=nearer, arbiter=said)
 
     def _exact(self, name: str) -> np.ndarray | None:
@@ -118,13 +119,9 @@ class Arbiter:
         model = load(proto, static=static)
         with exact_types(), jax.default_matmul_precision("highest"):
             here = {name: value for name, (_, value) in intermediates(model, inputs).items()} | model(inputs)
-        failures = []
-        for engine in (Reference, OnnxRuntime):
-            try:
-                return here, engine(proto).run({name: np.asarray(each) for name, each in {**inputs, **static}.items()})
-            except (PeerError, ImportError) as error:
-                failures.append(str(error))
-        raise PeerError("; ".join(failures))
+        feeds = {name: np.asarray(each) for name, each in {**inputs, **static}.items()}
+        engines = reversed(candidates("auto"))
+        return here, first_to_run(engines, lambda opener: opener(proto).run(feeds), "no engine runs the graph")[0]
 
 
 @dataclass(frozen=True)

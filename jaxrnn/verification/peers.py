@@ -6,9 +6,9 @@ import functools
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -38,7 +38,8 @@ class Peer(Protocol):
 
 #: A model that contains all tensor data, or a file with external data.
 Loadable = onnx.ModelProto | Path
-OpenPeer = Callable[[Loadable], Peer]
+OpenPeer = Callable[[Any], Peer]
+Result = TypeVar("Result")
 
 
 def complete_proto(source: Source) -> onnx.ModelProto:
@@ -76,6 +77,22 @@ def candidates(engine: str, *, optimized: bool = False) -> list[OpenPeer]:
     if engine == "auto":
         return [runtime, Reference] if installed else [Reference]
     raise InputError(f"engine must be 'ort', 'reference' or 'auto', not {engine!r}")
+
+
+def first_to_run(
+    openers: Iterable[OpenPeer], use: Callable[[OpenPeer], Result], what: str
+) -> tuple[Result, tuple[str, ...]]:
+    """Return the result of the first engine for which `use` raises no PeerError, and the errors of the engines before.
+
+    If no engine is left, the PeerError begins with `what` and lists the errors of all engines.
+    """
+    failures: list[str] = []
+    for opener in openers:
+        try:
+            return use(opener), tuple(failures)
+        except PeerError as error:
+            failures.append(str(error))
+    raise PeerError(f"{what}: {'; '.join(failures)}")
 
 
 class OnnxRuntime:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxrnn._jax.context import exact_types
-from jaxrnn.comparison import Comparison, agree, compare
+from jaxrnn.comparison import Check, Comparison, Verdict, compare
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.steps.compiled import CompiledStep, run
 from jaxrnn.steps.recordings import part, recording_specs
@@ -39,24 +38,6 @@ WHOLE = "the whole recording"
 Offline = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Check:
-    """The comparison of the outputs of a stepper over a recording with a reference."""
-
-    #: Input frames of the recording, or steps without a time axis.
-    frames: int
-    outputs: tuple[Comparison, ...]
-    #: The error of the reference, if the recording is too short for the function.
-    problem: str | None = None
-    #: A name for the reference.
-    against: str = WHOLE
-
-    @property
-    def ok(self) -> bool:
-        """True if all outputs agree. False also if the reference does not run, and if nothing was compared."""
-        return agree(self.outputs)
-
-
 def given_recordings(spec: StepSpec, inputs: Arrays) -> dict[str, np.ndarray]:
     """Return the recordings of a caller after a check of names and shapes, in the types of a stepper's inputs.
 
@@ -79,15 +60,7 @@ def given_recordings(spec: StepSpec, inputs: Arrays) -> dict[str, np.ndarray]:
     return arrays
 
 
-def checks_agree(checks: Iterable[Check]) -> bool:
-    """Return the verdict on checks: no output differs, and each output was compared with each reference."""
-    by_reference: dict[str, list[Comparison]] = {}
-    for check in checks:
-        by_reference.setdefault(check.against, []).extend(check.outputs)
-    return bool(by_reference) and all(map(agree, by_reference.values()))
-
-
-def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays) -> list[Check]:
+def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays) -> Verdict:
     """Compare a stream with the offline function, on `total` frames and on short lengths near multiples of the pulse.
 
     `outputs` are the outputs of the stream for `total` frames.
@@ -96,7 +69,8 @@ def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, tota
     if whole.problem is not None:
         raise InputError(f"nothing to compare with: {whole.problem}")
     lengths = awkward_lengths(step.spec, total)
-    return [whole, *(_check(offline, step, recordings, length) for length in lengths)]
+    cases = (whole, *(_check(offline, step, recordings, length) for length in lengths))
+    return Verdict(step.spec.label, WHOLE, (), cases)
 
 
 def awkward_lengths(spec: StepSpec, total: int) -> list[int]:
@@ -123,15 +97,13 @@ def _check(
     """Compare a stream with the offline function on the first `total` frames."""
     expected, problem = offline_outputs(offline, step.spec, recordings, total)
     if problem is not None:
-        return Check(total, (), problem)
+        return Check({"frames": total}, (), WHOLE, problem)
     streamed = run(step, recordings, total).outputs if outputs is None else outputs
     axes = {output.name: output.time_axis for output in step.spec.outputs}
     arbiter = offline.arbiter(part(step.spec, recordings, 0, total)) if isinstance(offline, Whole) else None
 
     def compared(name: str, value: Any) -> Comparison:
         found = compare(name, streamed[name], value, time_axis=axes[name])
-        if arbiter is None or not found.differs:
-            return found
-        return arbiter.judge(found, streamed[name], value, sides=("the stream", "the model"))
+        return found if arbiter is None else arbiter.judge(found, streamed[name], value, ("the stream", "the model"))
 
-    return Check(total, tuple(itertools.starmap(compared, expected.items())))
+    return Check({"frames": total}, tuple(itertools.starmap(compared, expected.items())), WHOLE)

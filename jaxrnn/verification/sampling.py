@@ -152,24 +152,22 @@ def random_arrays(
     return Sample(arrays, sizes, assumed, drawn)
 
 
-def inside_domain(
-    draw: Callable[[Mapping[str, str]], Sample], results: Callable[[Sample], Mapping[Any, Any]]
-) -> Sample:
+def inside_domain(draw: Callable[..., Sample], results: Callable[[Sample], Mapping[Any, Any]]) -> Sample:
     """Return a sample for which the results are finite, with as many standard normal inputs as possible.
 
     If no way to draw floats gives finite results only, return the sample with the most finite results.
 
     Args:
-        draw: the function from ``floats``, as in `random_inputs`, to a sample.
+        draw: a function that returns a sample, with ``floats`` as in `random_inputs`.
         results: the function to verify, in jaxrnn.
     """
-    sample = draw({})
+    sample = draw()
     best, most = sample, _finite(results(sample))
     names = [name for name, way in sample.drawn.items() if way == NORMAL]
     if most[0] or not names:
         return best
     for way in [*FLOATS][1:]:
-        found = _finite_if_it_runs(results, sample := draw(dict.fromkeys(names, way)))
+        found = _finite_if_it_runs(results, sample := draw(floats=dict.fromkeys(names, way)))
         if found > most:
             best, most = sample, found
         if most[0]:
@@ -177,7 +175,7 @@ def inside_domain(
     floats = {name: best.drawn[name] for name in names}
     for name in names:
         fewer = {**floats, name: NORMAL}
-        if floats[name] != NORMAL and _finite_if_it_runs(results, sample := draw(fewer)) >= most:
+        if floats[name] != NORMAL and _finite_if_it_runs(results, sample := draw(floats=fewer)) >= most:
             best, floats = sample, fewer
     return best
 
@@ -187,14 +185,11 @@ def verifiable_inputs(
 ) -> Sample:
     """Return inputs as `random_inputs`, for which the results of the model are finite if possible."""
 
-    def draw(floats: Mapping[str, str]) -> Sample:
-        return random_inputs(model, inputs, dims=dims, seed=seed, floats=floats)
-
     def results(sample: Sample) -> Mapping[str, Any]:
         with sample.naming_assumptions():
             return model(sample.inputs)
 
-    return inside_domain(draw, results)
+    return inside_domain(functools.partial(random_inputs, model, inputs, dims=dims, seed=seed), results)
 
 
 #: Whether all results are finite, how many results have a finite element, and the number of finite elements.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -13,7 +13,7 @@ import onnx
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._jax.context import exact_types
-from jaxrnn.comparison import Comparison, agree, compare
+from jaxrnn.comparison import Check, Comparison, Verdict, agree, compare
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
@@ -21,7 +21,7 @@ from jaxrnn.onnx.graph import bind_inputs, spec_of
 from jaxrnn.onnx.reading import Source
 from jaxrnn.verification.arbiter import Arbiter
 from jaxrnn.verification.inside import intermediates, precisions
-from jaxrnn.verification.peers import Peer, PeerError, candidates, complete_proto, expose, feed
+from jaxrnn.verification.peers import OpenPeer, Peer, PeerError, candidates, complete_proto, expose, feed, first_to_run
 from jaxrnn.verification.sampling import Sample, restore_types, verifiable_inputs
 
 
@@ -57,24 +57,22 @@ class Recorded:
 
 @short_repr
 @dataclass(frozen=True)
-class Case:
-    """The comparison on a set of inputs.
+class Case(Check):
+    """The comparison of a model on a set of inputs.
 
     Attributes:
         dims: sizes of the symbolic dimensions of the inputs.
+        outputs: comparison of each output.
         drawn: for each random input, the way in which it is drawn: ``"standard normal"``, ``"positive"``, ``"between 0
             and 1"`` or ``"above 1"`` for floats, and a range such as ``"0 to 6"`` for integers.
-        outputs: comparison of each output.
         values: number of intermediate values with a compared element.
         first: first node that differs; None if all nodes agree or nodes were not compared.
         recorded: comparison of each recorded array with both engines, in order of evaluation.
     """
 
-    dims: dict[str, int]
-    drawn: dict[str, str]
-    outputs: tuple[Comparison, ...]
-    values: int
-    first: Mismatch | None
+    drawn: Mapping[str, str] = field(default_factory=dict)
+    values: int = 0
+    first: Mismatch | None = None
     recorded: tuple[Recorded, ...] = ()
 
     @property
@@ -83,9 +81,9 @@ class Case:
         return self.engines_agree and self._here_agrees
 
     @property
-    def _differs(self) -> bool:
-        compared = (*self.outputs, *(each.here for each in self.recorded))
-        return self.first is not None or any(each.differs for each in compared)
+    def differs(self) -> bool:
+        """True if an output, an intermediate value or a recorded array differs."""
+        return super().differs or self.first is not None or any(each.here.differs for each in self.recorded)
 
     @property
     def _here_agrees(self) -> bool:
@@ -108,6 +106,10 @@ class Case:
             return None
         return "engine" if here else "jaxrnn" if peer else "file" if self.engines_agree else "unknown"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison in JSON's types."""
+        return {**super().to_json(), "fault": self.fault}
+
     @property
     def first_recorded(self) -> Recorded | None:
         """The first recorded array in order of evaluation that differs from the value of jaxrnn."""
@@ -116,43 +118,38 @@ class Case:
 
 @short_repr
 @dataclass(frozen=True)
-class Report:
+class Report(Verdict):
     """The result of `verify`.
 
     Attributes:
         label: name of the model.
         engine: name and version of the peer.
         notes: errors of the engines that were tried before.
+        cases: a comparison for each set of inputs.
         atol: absolute tolerance, or None if the defaults of `jaxrnn.verification.compare` apply.
         rtol: relative tolerance, or None if the defaults apply.
         seed: seed of the random inputs.
-        cases: a comparison for each set of inputs.
     """
 
-    label: str
-    engine: str
-    notes: tuple[str, ...]
+    cases: tuple[Case, ...]
     atol: float | None
     rtol: float | None
     seed: int
-    cases: tuple[Case, ...]
 
     @property
     def ok(self) -> bool:
         """True if no case differs, and each output and recorded array was compared in at least one case."""
-        outputs = [output for case in self.cases for output in case.outputs]
-        return agree(outputs) and all(case._here_agrees and not case._differs for case in self.cases)
-
-    @property
-    def compared(self) -> int:
-        """The number of compared elements of outputs in all cases."""
-        return sum(output.compared for case in self.cases for output in case.outputs)
+        return super().ok and all(case._here_agrees for case in self.cases)
 
     @property
     def conclusion(self) -> str | None:
         """A description of the part that differs from the recording, file or engine, and of the place, or None."""
         case = next((case for case in self.cases if case.fault is not None), None)
         return None if case is None else _conclusion(case, self.engine)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON's types."""
+        return {**super().to_json(), "conclusion": self.conclusion}
 
 
 def verify(
@@ -219,7 +216,7 @@ def verify(
     given = {name: array for name, array in (outputs or {}).items() if name in own} | dict(inputs or {})
     given = restore_types(model.inputs, given)
     recorded = {name: array for name, array in (outputs or {}).items() if name not in own}
-    recorded = _native(restore_types(model.outputs, recorded))
+    recorded = restore_types(model.outputs, recorded)
     with jax.default_matmul_precision("highest"):
         samples = [verifiable_inputs(model, given, dims=sizes, seed=seed) for sizes in _combinations(dims or {})]
     inside = [name for node in proto.graph.node for name in node.output if name]
@@ -227,19 +224,17 @@ def verify(
         _check_recording(model, recorded, samples, inside)
     expose(proto, [name for name in inside if nodes or name in recorded])
 
-    failures: list[str] = []
-    for opener in openers:
-        try:
-            peer = opener(proto)
-            cases = tuple(
-                _check(model, proto, peer, sample, static or {}, atol, rtol, nodes, recorded) for sample in samples
-            )
-        except PeerError as error:
-            failures.append(str(error))
-            continue
-        return Report(model.label, peer.name, tuple(failures), atol, rtol, seed, cases)
-    with samples[0].naming_assumptions():
-        raise PeerError(f"{model.label}: nothing to compare with: {'; '.join(failures)}")
+    def use(opener: OpenPeer) -> tuple[str, tuple[Case, ...]]:
+        peer = opener(proto)
+        options = static or {}, atol, rtol, nodes, recorded
+        return peer.name, tuple(_check(model, proto, peer, sample, *options) for sample in samples)
+
+    try:
+        (name, cases), notes = first_to_run(openers, use, f"{model.label}: nothing to compare with")
+    except PeerError:
+        with samples[0].naming_assumptions():
+            raise
+    return Report(model.label, name, notes, cases, atol, rtol, seed)
 
 
 def _combinations(dims: Mapping[str, int | Sequence[int]]) -> Iterator[dict[str, int]]:
@@ -278,8 +273,7 @@ def _check(
 
     def compared(name: str, value: Any, scaled: bool = False) -> Comparison:
         limits = {"atol": atol, "rtol": rtol, "scaled": scaled, "precision": narrow.get(name)}
-        found = compare(name, value, there[name], **limits)
-        return arbiter.judge(found, value, there[name], **limits) if found.differs else found
+        return arbiter.judge(compare(name, value, there[name], **limits), value, there[name], **limits)
 
     outputs = tuple(compared(name, here[name]) for name in names)
     first, count = None, 0
@@ -297,21 +291,14 @@ def _check(
         limits = {"atol": atol, "rtol": rtol, "precision": narrow.get(name)}
         sides = (compare(name, side[name], recorded[name], **limits) for side in (computed, there))
         against.append(Recorded(name, *makers.get(name, (None, None)), *sides))
-    return Case(sample.dims, sample.drawn, outputs, count, first, tuple(against))
+    options = {"drawn": sample.drawn, "values": count, "first": first, "recorded": tuple(against)}
+    return Case(sample.dims, outputs, peer.name, **options)
 
 
 def _makers(model: Model) -> dict[str, tuple[str, str]]:
     """Return the label and the operator of the node that computes each value of the outer graph, in order."""
     nodes = model.program.block.nodes
     return {str(value.name): (node.name, str(node.operator)) for node in nodes for value in node.outputs if value.name}
-
-
-def _native(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays in the byte order of this machine."""
-    return {
-        name: array.astype(array.dtype.newbyteorder("="), copy=False) if isinstance(array, np.ndarray) else array
-        for name, array in arrays.items()
-    }
 
 
 def _check_recording(

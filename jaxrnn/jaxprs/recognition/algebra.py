@@ -20,14 +20,13 @@ from jaxrnn.cells.forms import product_type
 from jaxrnn.jaxprs.equations import (
     Atom,
     bind,
-    fingerprint_of_equations,
     free_axes,
-    needed,
     shape_of,
     trace,
     type_of,
     variables,
 )
+from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.jaxprs.recognition.body import Body, Elements, everything, operands_of
 
@@ -243,10 +242,7 @@ def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial 
 
 def _slope_of(function: Callable[..., Any], struct: jax.ShapeDtypeStruct) -> str:
     """Return a fingerprint of a function's derivative."""
-    traced, _ = trace(lambda x, tangent: jax.jvp(function, (x,), (tangent,))[1], struct, struct)
-    jaxpr = traced.jaxpr
-    constants = dict(zip(jaxpr.constvars, traced.consts, strict=True))
-    return fingerprint_of_equations(needed(jaxpr.eqns, jaxpr.outvars), jaxpr.invars, constants, jaxpr.outvars)
+    return fingerprint(trace(lambda x, tangent: jax.jvp(function, (x,), (tangent,))[1], struct, struct)[0])
 
 
 @RULES.add("cond")
