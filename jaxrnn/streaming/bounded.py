@@ -16,8 +16,9 @@ them. The canonical program is evaluated with other functions in place of these 
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Var
 
 from jaxrnn._jax import varying
 from jaxrnn._jax.sizes import deciding
@@ -40,7 +41,7 @@ from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.diagnostics import describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, out_shape, symbolic_axes, value_of
 from jaxrnn.streaming.rewriting import bind_at_sizes
-from jaxrnn.streaming.transform import offline_program, stream_in_types
+from jaxrnn.streaming.transform import Program, offline_program, stream_in_types
 
 #: Equations on single frames between a statistic and a second statistic about the first, such as a variance.
 _ABOUT = frozenset(("sub", "add", "add_any", "neg", "square", "integer_pow", "mul", "abs", "convert_element_type"))
@@ -129,15 +130,11 @@ def bounded(
             raise InputError(f"the frames of {name or 'future'!r} must be a whole number from 0 on, not {frames!r}")
     if block is not None and not is_count(block, 1):
         raise InputError(f"block must be a whole number of frames from 1 on, not {block!r}")
-    limits = Limits({"": 0, **given}, past, block)
-    types = Types.here()
-    with types.in_force():
-        program = offline_program(
-            function, example, axes=axes, params=params, multiple=multiple, constraints=constraints
-        )
-        closed = rewritten(program.closed, _unwrapped)
-        result = Bounded(function, program._replace(closed=closed), limits, types, params is not None)
-        result._prepare()
+    trace = functools.partial(
+        offline_program, function, example, axes=axes, params=params, multiple=multiple, constraints=constraints
+    )
+    result = Bounded(function, trace, Limits({"": 0, **given}, past, block), takes_params=params is not None)
+    result._find_places()
     return result
 
 
@@ -182,53 +179,67 @@ class Bounded:
 
     places: tuple[Place, ...]
 
-    def __init__(self, function: Any, program: Any, limits: Limits, types: Types, takes_params: bool):
+    def __init__(self, function: Any, trace: Callable[[], Program], limits: Limits, *, takes_params: bool):
         self.__name__ = f"{getattr(function, '__name__', type(function).__name__)} with bounded futures"
         #: The operators of an ONNX file by scope, and its texts for readers, as the function has them.
         self.operators, self.notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
-        self._program, self._limits, self._types, self._takes_params = program, limits, types, takes_params
-        self._jaxpr = program.closed.jaxpr
-        self._analysis = Analysis(self._jaxpr, [leaf.axis is not None for leaf in program.leaves])
-        self.places = ()
-        self._compiled = jax.jit(self._evaluate, static_argnums=1)
+        self._trace, self._takes_params, self._limits = trace, takes_params, limits
+        self._wide, self._traced = Types.here().wide, dict[Any, Analysis]()
+        self._compiled = jax.jit(self._evaluate, static_argnums=(0, 1))
 
     def __call__(self, *arguments: Any) -> Any:
         """Apply the function to ``(params, x)``, or to ``x`` if it has no parameters."""
         params, x = arguments if self._takes_params else (None, *arguments)
-        leaves = jax.tree.leaves(x)
+        leaves, program = jax.tree.leaves(x), self._analysis.program
         frames = next(
             np.shape(leaf)[each.axis] // each.times
-            for leaf, each in zip(leaves, self._program.leaves, strict=True)
+            for leaf, each in zip(leaves, program.leaves, strict=True)
             if each.axis is not None
         )
-        arrays = [*jax.tree.leaves(params), *leaves]
-        with self._types.in_force():
-            results = self._evaluate(arrays, frames) if is_symbolic(frames) else self._compiled(arrays, frames)
-        return jax.tree.unflatten(self._program.outputs, results)
+        evaluate_ = self._evaluate if is_symbolic(frames) else self._compiled
+        results = evaluate_(Types.here(), frames, [*jax.tree.leaves(params), *leaves])
+        return jax.tree.unflatten(program.outputs, results)
+
+    def _evaluate(self, types: Types, frames: Any, arrays: Sequence[Any]) -> list[Any]:
+        """Evaluate the program; `types` is a part of the key of the compiled function."""
+        with dataclasses.replace(types, wide=self._wide).in_force():
+            return _Evaluation(self._analysis, self._limits, functools.partial(value_of, length=frames)).run(*arrays)
+
+    @property
+    def _analysis(self) -> Analysis:
+        """The program in the current compute type, with the statistics."""
+        types = dataclasses.replace(Types.here(), wide=self._wide, plain=False)
+        if types not in self._traced:
+            with types.in_force():
+                program = self._trace()
+                self._traced[types] = Analysis(program._replace(closed=rewritten(program.closed, _unwrapped)))
+        return self._traced[types]
 
     def table(self) -> str:
         """Return the changed operations as a table."""
         if not self.places:
             return "nothing to bound: no operation needs all later frames"
+        counts = collections.Counter(self.places)
         rows = [
             ("operation", "became", "look-ahead"),
-            *((each.where, each.became, str(each.look_ahead)) for each in self.places),
+            *(
+                (f"{count} times {each.where}" if count > 1 else each.where, each.became, str(each.look_ahead))
+                for each, count in counts.items()
+            ),
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         return "\n".join(
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
 
-    def _prepare(self) -> None:
+    def _find_places(self) -> None:
         """Evaluate shapes for the symbolic length, which finds the places and what cannot be bounded."""
-        work = _Evaluation(self, lambda size: size)
-        structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self._jaxpr.invars]
-        with deciding(self._program.lengths.is_zero, self._program.length):
+        analysis = self._analysis
+        work = _Evaluation(analysis, self._limits, lambda size: size)
+        structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in analysis.jaxpr.invars]
+        with deciding(analysis.program.lengths.is_zero, analysis.program.length):
             jax.eval_shape(work.run, *structs)
-        self.places = tuple(dict.fromkeys(work.places))
-
-    def _evaluate(self, arrays: Sequence[Any], frames: Any) -> list[Any]:
-        return _Evaluation(self, functools.partial(_size_at, length=frames)).run(*arrays)
+        self.places = tuple(work.places)
 
 
 def _bind(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
@@ -236,11 +247,6 @@ def _bind(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any
     if entry_of(equation).kind == "size":
         return [jnp.asarray(size(equation.params["dim"])).astype(type_of(equation.outvars[0]))]
     return bind_at_sizes(size, equation, operands)
-
-
-def _size_at(size: Any, length: Any) -> Any:
-    """Return a size for a length, which may be symbolic."""
-    return value_of(size, length)
 
 
 class Analysis:
@@ -251,8 +257,9 @@ class Analysis:
         statistics: the statistics that an equation with a time axis reads.
     """
 
-    def __init__(self, jaxpr: Any, over_time: Sequence[bool]):
-        self.jaxpr = jaxpr
+    def __init__(self, program: Program):
+        self.program, self.jaxpr = program, program.closed.jaxpr
+        jaxpr, over_time = self.jaxpr, [leaf.axis is not None for leaf in program.leaves]
         self.made: dict[Var, JaxprEqn] = {each: equation for equation in jaxpr.eqns for each in equation.outvars}
         inputs = jaxpr.invars[len(jaxpr.invars) - len(over_time) :]
         #: Variables that depend on frames; on the length; and on a statistic through a frame that uses it.
@@ -267,10 +274,26 @@ class Analysis:
                 self.from_length.update(equation.outvars)
             if operands & self.tainted or (self._has_time(equation) and any(map(self.is_statistic, operands))):
                 self.tainted.update(equation.outvars)
+        #: Variables that frames use, and not only statistics.
+        self.used_by_frames = self._used_by_frames()
         self.statistics: dict[Var, Statistic] = {}
         live = self._live()
         self.equations = [equation for equation in jaxpr.eqns if equation in live]
         self.read = {*read_by(self.equations), *variables(jaxpr.outvars)}
+        #: The scores of attention to all frames, with the axis of the keys.
+        self.scores = _scores(jaxpr)
+
+    def _used_by_frames(self) -> set[Var]:
+        used: set[Var] = set()
+        open_ = [each for each in variables(self.jaxpr.outvars) if symbolic_axes(shape_of(each))]
+        while open_:
+            each = open_.pop()
+            if each not in used:
+                used.add(each)
+                equation = self.made.get(each)
+                operands = [] if equation is None else variables(equation.invars)
+                open_ += [operand for operand in operands if not self.is_statistic(operand)]
+        return used
 
     def _live(self) -> set[JaxprEqn]:
         """Return the equations that outputs need; frames need the inputs of a statistic in place of its equations."""
@@ -310,7 +333,7 @@ class Analysis:
         seen: set[Var] = set()
 
         def visit(each: Var, about: bool) -> None:
-            """Include the equation of a variable, or make the variable an input. `about`: it is a part of a statistic."""
+            """Include the equation of a variable, or make the variable an input; `about` a statistic."""
             if each in seen:
                 return
             seen.add(each)
@@ -322,7 +345,7 @@ class Analysis:
                 others.append(each)
                 return
             if is_over_time and each in self.from_frames:
-                inside = each in self.tainted and about and self._is_about(equation)
+                inside = each in self.tainted and about and self._is_about(equation, each)
                 if not inside:
                     frames.append(each)
                     return
@@ -334,13 +357,20 @@ class Analysis:
         own = [equation for equation in self.jaxpr.eqns if equation in needed]
         return Statistic(variable, own, frames, others, self.made[variable])
 
-    def _is_about(self, equation: JaxprEqn) -> bool:
-        """Return True for an equation between two statistics, such as the distance from the mean in a variance."""
-        if equation.primitive.name == "mul" and len({*equation.invars}) > 1:
-            return not any(each in self.tainted for each in variables(equation.invars)) or any(
-                isinstance(each, Literal) for each in equation.invars
-            )
-        return equation.primitive.name in _ABOUT or entry_of(equation).kind == "movement"
+    def _is_about(self, equation: JaxprEqn, result: Var) -> bool:
+        """Return True for an equation on elements between two statistics about the same frames.
+
+        Examples are the distance from the mean in a variance, and the exponentials in a logsumexp. The result of a
+        norm, which frames use, is not between its own statistics and those of the next norm.
+        """
+        kind, name = entry_of(equation).kind, equation.primitive.name
+        if kind not in ("elementwise", "movement"):
+            return False
+        if result not in self.used_by_frames or kind == "movement":
+            return True
+        is_scaled = name == "mul" and sum(each in self.tainted for each in variables(equation.invars)) < 2
+        is_scaled = is_scaled and any(map(self.is_statistic, variables(equation.invars)))
+        return name in _ABOUT and not is_scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,7 +402,9 @@ class Statistic:
             def at(spelling: Any) -> Any:
                 if not is_symbolic(spelling):
                     return spelling
-                factor, offset = _as_multiple(spelling, size) or self.refuse(f"it needs the length {spelling} beside {size}")
+                if (found := _as_multiple(spelling, size)) is None:
+                    self.refuse(f"it needs the length {spelling} beside {size}")
+                factor, offset = found
                 return factor * count + offset
 
             environment = dict(zip((*self.others, *self.frames), (*others, *frames), strict=True))
@@ -420,7 +452,8 @@ class Reversed:
 class _Evaluation:
     """An evaluation of a bounded program, with sizes for the symbolic sizes."""
 
-    live: Bounded
+    analysis: Analysis
+    limits: Limits
     size: Callable[[Any], Any]
     places: list[Place] = field(default_factory=list)
     _path: tuple[JaxprEqn, ...] = ()
@@ -429,22 +462,21 @@ class _Evaluation:
 
     def run(self, *arrays: Any) -> list[Any]:
         """Evaluate the program."""
-        jaxpr = self.live._jaxpr
-        self._environment.update(zip(jaxpr.constvars, self.live._program.closed.consts, strict=True))
+        jaxpr = self.analysis.jaxpr
+        self._environment.update(zip(jaxpr.constvars, self.analysis.program.closed.consts, strict=True))
         self._environment.update(zip(jaxpr.invars, arrays, strict=True))
-        scores = set(_scores(jaxpr))
-        for equation in self.live._analysis.equations:
+        for equation in self.analysis.equations:
             for atom in variables(equation.invars):  # statistics come from `_of_each_block`
-                if atom in self.live._analysis.statistics:
+                if atom in self.analysis.statistics:
                     self._environment.setdefault(atom, None)
             run([equation], self._environment, self.apply)
-            if equation.outvars and equation.outvars[0] in scores:
+            if equation.outvars and equation.outvars[0] in self.analysis.scores:
                 self._environment[equation.outvars[0]] = self._banded(equation)
         return [_in_order(read(atom, self._environment)) for atom in jaxpr.outvars]
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         """Evaluate an equation."""
-        used = [isinstance(each, Var) and each in self.live._analysis.statistics for each in equation.invars]
+        used = [isinstance(each, Var) and each in self.analysis.statistics for each in equation.invars]
         if any(used) and Analysis._has_time(equation):
             return self._with_statistics(equation, list(map(_in_order, operands)), used)
         if any(isinstance(each, Reversed) for each in operands):
@@ -541,8 +573,8 @@ class _Evaluation:
         self.places.append(Place(describe_equation((*self._path, equation)), became, ahead))
 
     def _ends(self, equation: JaxprEqn, *, recurrent: bool = False) -> tuple[int, int]:
-        future = self.live._limits.future_of(equation)
-        return self.live._limits.block_of(future, recurrent=recurrent), future
+        future = self.limits.future_of(equation)
+        return self.limits.block_of(future, recurrent=recurrent), future
 
     def _windowed_loop(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         """Run a reversed loop over each block and the frames after it."""
@@ -564,7 +596,7 @@ class _Evaluation:
         frames = [windows(x, _HARMLESS, block, future, length) for x in xs]
         last, ys = jax.vmap(of_window)(exists, frames)
         # The carry after frame 0, which few functions read.
-        is_read = [each in self.live._analysis.read for each in equation.outvars]
+        is_read = [each in self.analysis.read for each in equation.outvars]
         firsts = [each[0] if reads else None for each, reads in zip(last, is_read, strict=False)]
         return [*firsts, *(joined(y, block, length) for y in ys)]
 
@@ -587,8 +619,8 @@ class _Evaluation:
             equation.primitive.name == "broadcast_in_dim" or entry_of(equation).kind == "elementwise"
         ):
             raise StreamError(
-                f"{describe_equation((equation,))} cannot be bounded: a value that depends on all frames meets frames in "
-                "another operation than arithmetic on elements"
+                f"{describe_equation((equation,))} cannot be bounded: a value that depends on all frames meets "
+                "frames in another operation than arithmetic on elements"
             )
         (axis,) = axes
         for place, (atom, is_used) in enumerate(zip(equation.invars, used, strict=True)):
@@ -609,7 +641,7 @@ class _Evaluation:
     def _of_each_block(self, variable: Any) -> Any:
         """Return the statistic that each frame uses, ``[time, ...]``."""
         if variable not in self._of_frames:
-            statistic = self.live._analysis.statistics[variable]
+            statistic = self.analysis.statistics[variable]
             block, future = self._ends(statistic.origin)
             self._note(statistic.origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
             others, frames = (
@@ -624,7 +656,7 @@ class _Evaluation:
     def _banded(self, equation: JaxprEqn) -> Any:
         """Mask the scores of an attention to all frames."""
         block, future = self._ends(equation)
-        past = self.live._limits.past
+        past = self.limits.past
         if past is None:
             raise StreamError(f"{describe_equation((equation,))} is attention to all frames: give `past`, and `future`")
         self._note(
@@ -632,7 +664,7 @@ class _Evaluation:
         )
         (result,) = equation.outvars
         scores, shape = _in_order(self._environment[result]), shape_of(result)
-        key = _scores(self.live._jaxpr)[result]
+        key = self.analysis.scores[result]
         (query,) = (axis for axis in symbolic_axes(shape) if axis != key)
         sizes = [self.size(shape[axis]) for axis in sorted((query, key))]
         i, j = (lax.broadcasted_iota(np.int32, sizes, sorted((query, key)).index(axis)) for axis in (query, key))
@@ -702,15 +734,18 @@ def joined(y: Any, block: int, length: Any) -> Any:
 def at_ends(x: Any, block: int, future: int) -> Any:
     """Return, for each frame, the row of the last frame that the frame sees: `future` after its block, or the last."""
     length = x.shape[0]
-    if block + future == 1:
+    if future:
+        last = lax.slice_in_dim(x, length - 1, length)
+        x = jnp.concatenate([x, jnp.broadcast_to(last, (future, *x.shape[1:]))])
+        x = lax.slice_in_dim(x, future, length + future)
+    if block == 1:
         return x
-    exists = windows(jnp.ones(length, bool), False, block, future, length)
+    exists = windows(jnp.ones(length, bool), False, block, 0, length)
     is_last = exists & ~jnp.pad(exists[:, 1:], ((0, 0), (0, 1)))
-    rows = windows(x, 0, block, future, length)
-    is_last = lax.broadcast_in_dim(is_last, rows.shape, (0, 1))
-    ends = jnp.where(is_last, rows, jnp.zeros((), x.dtype))
+    rows = windows(x, 0, block, 0, length)
+    ends = jnp.where(lax.broadcast_in_dim(is_last, rows.shape, (0, 1)), rows, jnp.zeros((), x.dtype))
     ends = jnp.any(ends, 1, keepdims=True) if x.dtype == bool else jnp.sum(ends, 1, keepdims=True, dtype=x.dtype)
-    return joined(jnp.broadcast_to(ends, (ends.shape[0], block, *x.shape[1:])), block, length)
+    return joined(jnp.broadcast_to(ends, rows.shape), block, length)
 
 
 def _identity(monoid: str, dtype: Any) -> Any:
