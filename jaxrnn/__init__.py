@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from jaxrnn.streaming import (
         Streamed,
         associative_scan,
+        bounded,
         convolve,
         correlate,
         fftconvolve,
@@ -81,6 +82,7 @@ __all__ = [
     "TrainingError",
     "UnsupportedError",
     "associative_scan",
+    "bounded",
     "convolve",
     "correlate",
     "export_onnx",
@@ -110,7 +112,7 @@ _LAZY = {
     "StreamPool": "jaxrnn.runtime.pool",
     "export_onnx": "jaxrnn.export",
     **dict.fromkeys(("load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
-    **dict.fromkeys(("Streamed", "associative_scan", "convolve", "correlate", "stream"), "jaxrnn.streaming"),
+    **dict.fromkeys(("Streamed", "associative_scan", "bounded", "convolve", "correlate", "stream"), "jaxrnn.streaming"),
     **dict.fromkeys(("fftconvolve", "interp", "lfilter", "sosfilt"), "jaxrnn.streaming"),
     **dict.fromkeys(("from_keras", "from_torch", "to_keras", "to_torch"), "jaxrnn.frameworks"),
 }

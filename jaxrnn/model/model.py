@@ -412,6 +412,8 @@ class Model:
         multiple: int = 1,
         constraints: Sequence[str] = (),
         past: int | None = None,
+        future: int | Mapping[str, int] | None = None,
+        block: int | None = None,
         dtype: Any = None,
     ) -> Streamed:
         """Turn a model of whole recordings into an exact streaming model that runs on pulses of frames.
@@ -429,6 +431,10 @@ class Model:
             constraints: assumptions about the number of frames, such as ``"S >= 3"``.
             past: for causal attention without a bound: the largest number of earlier frames that a frame sees. **It
                 changes the model**: the stream equals `Streamed.offline`, and not `apply`; see `jaxrnn.stream`.
+            future: the frames that backward recurrences, statistics over all of time and attention to all frames see
+                after their block. **It changes the model** in the same way; see `jaxrnn.bounded`. `past` then bounds
+                attention to all frames.
+            block: with `future`, the frames that share their end; see `jaxrnn.bounded`.
             dtype: as in `apply`, for all functions of the result.
 
         Raises:
@@ -438,7 +444,7 @@ class Model:
                 remedy. Or the pulse does not fit the strides; the message names the smallest pulses.
         """
         with self._computing(None, dtype):
-            options = {"multiple": multiple, "constraints": constraints, "past": past}
+            options = {"multiple": multiple, "constraints": constraints, "past": past, "future": future, "block": block}
             return stream_model(self, symbol, pulse, dims={} if dims is None else dims, **options)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:

@@ -16,7 +16,7 @@ from jaxrnn.errors import InputError, NodeError, StreamError, check_kind, is_cou
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.reading import labelled
-from jaxrnn.streaming import Streamed, stream
+from jaxrnn.streaming import Streamed, bounded, stream
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, of_file
 from jaxrnn.streaming.dimensions import SYMBOL
 
@@ -105,6 +105,8 @@ def stream_model(
     multiple: int,
     constraints: Sequence[str],
     past: int | None,
+    future: int | Mapping[str, int] | None = None,
+    block: int | None = None,
 ) -> Streamed:
     """Implement `Model.stream`."""
     check_kind(f"{model.label}: `dims`", dims, Mapping, "a dict by name")
@@ -145,11 +147,16 @@ def stream_model(
         shape = [times[axis] or (1 if isinstance(size, str) else int(size)) for axis, size in enumerate(sizes)]
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
 
-    options = {"axes": axes, "pulse": pulse, "multiple": multiple, "constraints": constraints, "past": past}
+    options = {"axes": axes, "params": model.params, "multiple": multiple, "constraints": constraints}
+    limits = {"future": future, "past": past, "block": block}
     others = [name for name in names if name != symbol and name not in dims]
     try:
         with exact_types(), of_file(operators_by_scope(model.program.block)):
-            streamed = stream(model._graph_function, example, params=model.params, **options)
+            if future is None:
+                streamed = stream(model._graph_function, example, pulse=pulse, past=past, **options)
+            else:
+                live = bounded(model._graph_function, example, **limits, **options)
+                streamed = stream(live, example, pulse=pulse, **options)
     except (NodeError, StreamError) as error:
         cause = error if isinstance(error, NodeError) else error.__cause__
         is_undecided = isinstance(cause, NodeError) and not getattr(error, "has_condition", False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxrnn.jaxprs.primitives import Entry
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
+from jaxrnn.streaming.bounded import Bounded, bounded
 from jaxrnn.streaming.checking import check
 from jaxrnn.streaming.functions import associative_scan, convolve, correlate
 from jaxrnn.streaming.interpreter import register
@@ -15,6 +16,7 @@ from jaxrnn.streaming.transform import stream
 from jaxrnn.streaming.values import Chunk, FinalValue
 
 __all__ = [
+    "Bounded",
     "Chunk",
     "Entry",
     "FinalValue",
@@ -22,6 +24,7 @@ __all__ = [
     "Pass",
     "Streamed",
     "associative_scan",
+    "bounded",
     "check",
     "convolve",
     "correlate",

@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -319,6 +319,18 @@ class _Offline:
                     raise
             known = (*known, *equalities)
 
+    def traced(self, lengths: Lengths) -> Program:
+        """Return the trace for any length."""
+        scope, shapes = _scope_of(lengths.constraints), jax.tree.leaves(self.example)
+        leaves = [
+            _leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple, name, scope)
+            for x, axis, ratio, name in zip(shapes, self.axes, self.times, self.names, strict=True)
+        ]
+        inputs, length = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), _length_in(leaves)
+        with deciding(lengths.is_zero, length):
+            closed, outputs = trace_over_time(self.function, self.params_example, inputs)
+            return Program(by_frames(closed), outputs, leaves, lengths, length)
+
     @functools.cached_property
     def _shapes_when_empty(self) -> list[tuple[int, ...]] | Unknown:
         """The shapes of the outputs for an empty recording; unknown if the function raises an error."""
@@ -344,7 +356,7 @@ class _Offline:
             inputs.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype))
         return jax.tree.unflatten(self.structure, inputs)
 
-    def compare(self, plan: Plan) -> None:
+    def compare(self, plan: Plan | Program) -> None:
         """Compare the trace for all lengths with traces at single lengths.
 
         The traces have plain forms, because forms that are fast in XLA depend on sizes.
@@ -361,6 +373,35 @@ class _Offline:
                 closed, outputs = trace_over_time(self.function, self.params, inputs)
                 symbolic = by_frames(closed), outputs
             TraceComparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
+
+
+class Program(NamedTuple):
+    """A traced function over whole recordings.
+
+    Attributes:
+        closed: the canonical jaxpr, of the parameters and the leaves of the input.
+        outputs: the pytree of the outputs.
+        leaves: the leaves of the input.
+        lengths: the allowed lengths.
+        length: the symbolic number of frames.
+    """
+
+    closed: Any
+    outputs: Any
+    leaves: Sequence[Leaf]
+    lengths: Lengths
+    length: Any
+
+
+def offline_program(
+    function: Callable[..., Any], example: Any, *, axes: Any, params: Any, multiple: int, constraints: Sequence[str]
+) -> Program:
+    """Trace a function for any length."""
+    offline, lengths = _Offline(function, example, axes, params, multiple, PLACEHOLDER), Lengths(constraints)
+    with explained(), without_collector(), jax.disable_jit(False):
+        program = offline.traced(lengths)
+        offline.compare(program)
+        return program
 
 
 def _length_in(leaves: Sequence[Leaf]) -> Any:

@@ -1,0 +1,757 @@
+"""Bounded futures: an offline function as another function of whole recordings, which streams.
+
+Two sentences define the result. An operation that needs all later frames sees the frames up to `future` after the last
+frame of its block, as if the recording ended there. An operation that needs all earlier pairs of frames sees `past` of
+them. The canonical program is evaluated with other functions in place of these operations, in the vocabulary that
+`stream` knows:
+
+- A reversed loop runs in windows: for each block, the frames of the block and `future` frames after it, backwards
+  (Zhang et al. 2016, Xue and Yan 2017, latency-controlled BLSTM). A flip moves behind the operations that work on
+  single frames, and turns the direction of a loop.
+- A statistic over all of time that frames use, such as the mean of a norm, becomes a statistic for each block (Luo and
+  Mesgarani 2019, cumulative layer norm). `stream` itself turns the statistic into a step that adds a frame and a flush
+  that returns the statistic as if the recording ended; a loop over frames runs both.
+- The scores of an attention to all frames are masked outside of `past` and `future` (Zhang et al. 2020).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import JaxprEqn, Var
+
+from jaxrnn._jax import varying
+from jaxrnn._jax.sizes import deciding
+from jaxrnn._jax.versions import Scan
+from jaxrnn.cells.forms import Types
+from jaxrnn.errors import InputError, StreamError, is_count
+from jaxrnn.jaxprs.canonical import called, rewritten
+from jaxrnn.jaxprs.equations import evaluate, read, read_by, run, shape_of, type_of, variables, walk
+from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.steps.stepper import NO_NOTES
+from jaxrnn.streaming.diagnostics import describe_equation, node_scope_of
+from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, out_shape, symbolic_axes, value_of
+from jaxrnn.streaming.rewriting import bind_at_sizes
+from jaxrnn.streaming.transform import Program, offline_program, stream_in_types
+
+#: Equations on single frames between a statistic and a second statistic about the first, such as a variance.
+_ABOUT = frozenset(("sub", "add", "add_any", "neg", "square", "integer_pow", "mul", "abs", "convert_element_type"))
+#: The value in frames that do not exist, at which few functions have a singular derivative.
+_HARMLESS = 0.5
+
+
+@dataclass(frozen=True)
+class Place:
+    """An operation that `bounded` has changed.
+
+    Attributes:
+        where: the ONNX node, or the line of the user's code.
+        became: what the operation became.
+        look_ahead: the largest number of later frames that a frame depends on, in frames of the operation.
+    """
+
+    where: str
+    became: str
+    look_ahead: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The arguments of `bounded`; `future` has the frames by the start of a name, and the default under ``""``."""
+
+    future: Mapping[str, int]
+    past: int | None
+    block: int | None
+
+    def future_of(self, equation: JaxprEqn) -> int:
+        """Return the future of an equation: that of the longest name with which its scope begins."""
+        scope = node_scope_of((equation,))
+        return self.future[max((name for name in self.future if scope.startswith(name)), key=len)]
+
+    def block_of(self, future: int, *, recurrent: bool = False) -> int:
+        """Return the frames that share an end; by default, a recurrence computes each frame at most twice."""
+        return self.block or (max(1, future) if recurrent else 1)
+
+
+def bounded(
+    function: Callable[..., Any],
+    example: Any,
+    *,
+    axes: Any,
+    params: Any = None,
+    future: int | Mapping[str, int] = 0,
+    past: int | None = None,
+    block: int | None = None,
+    multiple: int = 1,
+    constraints: Sequence[str] = (),
+) -> Bounded:
+    """Bound the future of an offline function, so that the function streams.
+
+    The result is a function of whole recordings with the same arguments, for `jax.jit`, `jax.grad`, `jax.vmap`,
+    `stream` and training. An operation that needs all later frames sees the frames up to `future` after the last frame
+    of its block, as if the recording ended there: a backward recurrence, and a statistic over all of time that frames
+    use, such as the mean of a norm. An attention to all frames sees `past` frames before the block of the query, too.
+    For `future` and `past` at least as long as a recording, the result equals the function.
+
+    Example::
+
+        live = jaxrnn.bounded(offline, recording, axes=0, params=params, future=20, past=200)
+        streamed = jaxrnn.stream(live, recording, axes=0, params=params, pulse=4)
+
+    Args:
+        function: as in `stream`.
+        example: as in `stream`.
+        axes: as in `stream`.
+        params: as in `stream`.
+        future: frames after a block, in frames of each operation; or a dict of frames by the start of the name of an
+            ONNX node or scope, with the default under ``""``. Look-aheads add over layers.
+        past: frames before a block that attention to all frames sees.
+        block: frames that share their end; by default 1, and for recurrences `future`, so that each frame is computed
+            twice.
+        multiple: as in `stream`.
+        constraints: as in `stream`.
+
+    Raises:
+        StreamError: an operation needs all of time in a way that cannot be bounded; the error names the place.
+        InputError: an argument is not a number of frames.
+    """
+    given = dict(future) if isinstance(future, Mapping) else {"": future}
+    for name, frames in {**given, "past": past or 0}.items():
+        if not is_count(frames):
+            raise InputError(f"the frames of {name or 'future'!r} must be a whole number from 0 on, not {frames!r}")
+    if block is not None and not is_count(block, 1):
+        raise InputError(f"block must be a whole number of frames from 1 on, not {block!r}")
+    trace = functools.partial(
+        offline_program, function, example, axes=axes, params=params, multiple=multiple, constraints=constraints
+    )
+    result = Bounded(function, trace, Limits({"": 0, **given}, past, block), takes_params=params is not None)
+    result._find_places()
+    return result
+
+
+def _unwrapped(equation: JaxprEqn) -> Callable[..., Any] | None:
+    """Return the function in a call or custom derivative rule that contains an operation over time, else None."""
+    if not _is_call(equation) or not any(map(_needs_time, _inside(equation))):
+        return None
+    return lambda *operands: evaluate(called(equation), operands)
+
+
+def _is_call(equation: JaxprEqn) -> bool:
+    return entry_of(equation).kind in ("custom rule", "checkpoint")
+
+
+def _inside(equation: JaxprEqn) -> Iterator[JaxprEqn]:
+    """Yield the equations of a call."""
+    inner = called(equation)
+    return walk(getattr(inner, "jaxpr", inner))
+
+
+def _is_of_elements(equation: JaxprEqn) -> bool:
+    """Return True for a call whose equations all work on elements."""
+    return all(entry_of(each).kind == "elementwise" for each in _inside(equation))
+
+
+def _needs_time(equation: JaxprEqn) -> bool:
+    """Return True for an equation whose result in a frame may need all frames."""
+    kind, params = entry_of(equation).kind, equation.params
+    if kind == "reduction":
+        return any(axis in symbolic_axes(shape_of(equation.invars[0])) for axis in params.get("axes", ()))
+    if equation.primitive.name == "rev":
+        return any(axis in symbolic_axes(out_shape(equation)) for axis in params["dimensions"])
+    return bool(params.get("reverse")) and (equation.primitive.name == "scan" or kind == "cumulative")
+
+
+class Bounded:
+    """A function with bounded futures, called like the function that was bounded.
+
+    Attributes:
+        places: the operations that were changed; empty if the function needed no bound.
+    """
+
+    places: tuple[Place, ...]
+
+    def __init__(self, function: Any, trace: Callable[[], Program], limits: Limits, *, takes_params: bool):
+        self.__name__ = f"{getattr(function, '__name__', type(function).__name__)} with bounded futures"
+        #: The operators of an ONNX file by scope, and its texts for readers, as the function has them.
+        self.operators, self.notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
+        self._trace, self._takes_params, self._limits = trace, takes_params, limits
+        self._wide, self._traced = Types.here().wide, dict[Any, Analysis]()
+        self._compiled = jax.jit(self._evaluate, static_argnums=(0, 1))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Apply the function to ``(params, x)``, or to ``x`` if it has no parameters."""
+        params, x = arguments if self._takes_params else (None, *arguments)
+        leaves, program = jax.tree.leaves(x), self._analysis.program
+        frames = next(
+            np.shape(leaf)[each.axis] // each.times
+            for leaf, each in zip(leaves, program.leaves, strict=True)
+            if each.axis is not None
+        )
+        evaluate_ = self._evaluate if is_symbolic(frames) else self._compiled
+        results = evaluate_(Types.here(), frames, [*jax.tree.leaves(params), *leaves])
+        return jax.tree.unflatten(program.outputs, results)
+
+    def _evaluate(self, types: Types, frames: Any, arrays: Sequence[Any]) -> list[Any]:
+        """Evaluate the program; `types` is a part of the key of the compiled function."""
+        with dataclasses.replace(types, wide=self._wide).in_force():
+            return _Evaluation(self._analysis, self._limits, functools.partial(value_of, length=frames)).run(*arrays)
+
+    @property
+    def _analysis(self) -> Analysis:
+        """The program in the current compute type, with the statistics."""
+        types = dataclasses.replace(Types.here(), wide=self._wide, plain=False)
+        if types not in self._traced:
+            with types.in_force():
+                program = self._trace()
+                self._traced[types] = Analysis(program._replace(closed=rewritten(program.closed, _unwrapped)))
+        return self._traced[types]
+
+    def table(self) -> str:
+        """Return the changed operations as a table."""
+        if not self.places:
+            return "nothing to bound: no operation needs all later frames"
+        counts = collections.Counter(self.places)
+        rows = [
+            ("operation", "became", "look-ahead"),
+            *(
+                (f"{count} times {each.where}" if count > 1 else each.where, each.became, str(each.look_ahead))
+                for each, count in counts.items()
+            ),
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+    def _find_places(self) -> None:
+        """Evaluate shapes for the symbolic length, which finds the places and what cannot be bounded."""
+        analysis = self._analysis
+        work = _Evaluation(analysis, self._limits, lambda size: size)
+        structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in analysis.jaxpr.invars]
+        with deciding(analysis.program.lengths.is_zero, analysis.program.length):
+            jax.eval_shape(work.run, *structs)
+        self.places = tuple(work.places)
+
+
+def _bind(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of an equation with other sizes, which may be symbolic."""
+    if entry_of(equation).kind == "size":
+        return [jnp.asarray(size(equation.params["dim"])).astype(type_of(equation.outvars[0]))]
+    return bind_at_sizes(size, equation, operands)
+
+
+class Analysis:
+    """The statistics of a program: values without time that depend on frames, and that frames use.
+
+    Attributes:
+        equations: the equations that the bounded program evaluates, in order.
+        statistics: the statistics that an equation with a time axis reads.
+    """
+
+    def __init__(self, program: Program):
+        self.program, self.jaxpr = program, program.closed.jaxpr
+        jaxpr, over_time = self.jaxpr, [leaf.axis is not None for leaf in program.leaves]
+        self.made: dict[Var, JaxprEqn] = {each: equation for equation in jaxpr.eqns for each in equation.outvars}
+        inputs = jaxpr.invars[len(jaxpr.invars) - len(over_time) :]
+        #: Variables that depend on frames; on the length; and on a statistic through a frame that uses it.
+        self.from_frames = {each for each, is_over in zip(inputs, over_time, strict=True) if is_over}
+        self.from_length: set[Var] = set()
+        self.tainted: set[Var] = set()
+        for equation in jaxpr.eqns:
+            operands = set(variables(equation.invars))
+            if operands & self.from_frames:
+                self.from_frames.update(equation.outvars)
+            if operands & self.from_length or entry_of(equation).kind == "size" or self._has_time(equation):
+                self.from_length.update(equation.outvars)
+            if operands & self.tainted or (self._has_time(equation) and any(map(self.is_statistic, operands))):
+                self.tainted.update(equation.outvars)
+        #: Variables that frames use, and not only statistics.
+        self.used_by_frames = self._used_by_frames()
+        self.statistics: dict[Var, Statistic] = {}
+        live = self._live()
+        self.equations = [equation for equation in jaxpr.eqns if equation in live]
+        self.read = {*read_by(self.equations), *variables(jaxpr.outvars)}
+        #: The scores of attention to all frames, with the axis of the keys.
+        self.scores = _scores(jaxpr)
+
+    def _used_by_frames(self) -> set[Var]:
+        used: set[Var] = set()
+        open_ = [each for each in variables(self.jaxpr.outvars) if symbolic_axes(shape_of(each))]
+        while open_:
+            each = open_.pop()
+            if each not in used:
+                used.add(each)
+                equation = self.made.get(each)
+                operands = [] if equation is None else variables(equation.invars)
+                open_ += [operand for operand in operands if not self.is_statistic(operand)]
+        return used
+
+    def _live(self) -> set[JaxprEqn]:
+        """Return the equations that outputs need; frames need the inputs of a statistic in place of its equations."""
+        live: set[JaxprEqn] = set()
+        open_ = variables(self.jaxpr.outvars)
+        while open_:
+            equation = self.made.get(open_.pop())
+            if equation is None or equation in live:
+                continue
+            live.add(equation)
+            for each in variables(equation.invars):
+                if not (self._has_time(equation) and self.is_statistic(each)):
+                    open_.append(each)
+                elif each not in self.statistics:
+                    self.statistics[each] = found = self.statistic(each)
+                    open_ += [*found.frames, *found.others]
+        return live
+
+    @staticmethod
+    def _has_time(equation: JaxprEqn) -> bool:
+        return any(symbolic_axes(shape_of(each)) for each in equation.outvars)
+
+    def is_statistic(self, variable: Var) -> bool:
+        """Return True for a value without time that depends on frames."""
+        if variable not in self.from_frames or symbolic_axes(shape_of(variable)) or variable not in self.made:
+            return False
+        equation = self.made[variable]  # the carry of a reversed loop is known after the first block
+        return not (
+            equation.primitive.name == "scan" and equation.params["reverse"] and is_symbolic(equation.params["length"])
+        )
+
+    def statistic(self, variable: Var) -> Statistic:
+        """Return the program of a statistic."""
+        frames: list[Var] = []
+        others: list[Var] = []
+        needed: set[JaxprEqn] = set()
+        seen: set[Var] = set()
+
+        def visit(each: Var, about: bool) -> None:
+            """Include the equation of a variable, or make the variable an input; `about` a statistic."""
+            if each in seen:
+                return
+            seen.add(each)
+            equation, is_over_time = self.made.get(each), bool(symbolic_axes(shape_of(each)))
+            if equation is None and is_over_time:
+                frames.append(each)
+                return
+            if equation is None or (each not in self.from_frames and each not in self.from_length):
+                others.append(each)
+                return
+            if is_over_time and each in self.from_frames:
+                inside = each in self.tainted and about and self._is_about(equation, each)
+                if not inside:
+                    frames.append(each)
+                    return
+            needed.add(equation)
+            for operand in variables(equation.invars):
+                visit(operand, True)
+
+        visit(variable, True)
+        own = [equation for equation in self.jaxpr.eqns if equation in needed]
+        return Statistic(variable, own, frames, others, self.made[variable])
+
+    def _is_about(self, equation: JaxprEqn, result: Var) -> bool:
+        """Return True for an equation on elements between two statistics about the same frames.
+
+        Examples are the distance from the mean in a variance, and the exponentials in a logsumexp. The result of a
+        norm, which frames use, is not between its own statistics and those of the next norm.
+        """
+        kind, name = entry_of(equation).kind, equation.primitive.name
+        if kind not in ("elementwise", "movement"):
+            return False
+        if result not in self.used_by_frames or kind == "movement":
+            return True
+        is_scaled = name == "mul" and sum(each in self.tainted for each in variables(equation.invars)) < 2
+        is_scaled = is_scaled and any(map(self.is_statistic, variables(equation.invars)))
+        return name in _ABOUT and not is_scaled
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """The program of a statistic, on frames and on values that are constant in time."""
+
+    variable: Var
+    equations: Sequence[JaxprEqn]
+    frames: Sequence[Var]
+    others: Sequence[Var]
+    origin: JaxprEqn
+
+    @property
+    def axes(self) -> list[int]:
+        """The time axis of each array of frames."""
+        return [symbolic_axes(shape_of(each))[0] for each in self.frames]
+
+    @functools.cached_property
+    def streamed(self) -> Any:
+        """The statistic as a stream of single frames."""
+        sizes = {str(shape_of(each)[axis]) for each, axis in zip(self.frames, self.axes, strict=True)}
+        if len(sizes) != 1 or any(len(symbolic_axes(shape_of(each))) != 1 for each in self.frames):
+            self.refuse("it combines frames of several lengths")
+        (size,) = sizes
+
+        def function(others: Any, frames: Any) -> Any:
+            count = frames[0].shape[self.axes[0]]
+
+            def at(spelling: Any) -> Any:
+                if not is_symbolic(spelling):
+                    return spelling
+                if (found := _as_multiple(spelling, size)) is None:
+                    self.refuse(f"it needs the length {spelling} beside {size}")
+                factor, offset = found
+                return factor * count + offset
+
+            environment = dict(zip((*self.others, *self.frames), (*others, *frames), strict=True))
+            run(self.equations, environment, functools.partial(_bind, at))
+            return environment[self.variable]
+
+        # Two frames for each length, so that the length of the statistic is a symbol of its own.
+        frames = [
+            jax.ShapeDtypeStruct([2 if place == axis else each for place, each in enumerate(shape_of(v))], type_of(v))
+            for v, axis in zip(self.frames, self.axes, strict=True)
+        ]
+        others = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.others]
+        options = {"multiple": 1, "constraints": (), "past": None, "pulse": 1, "types": Types.here(), "compares": False}
+        try:
+            return stream_in_types(function, frames, axes=self.axes, params=others, **options)
+        except StreamError as error:
+            raise StreamError(f"{describe_equation((self.origin,))} cannot be bounded: {error}") from error
+
+    def refuse(self, why: str) -> Any:
+        """Refuse the statistic."""
+        raise StreamError(f"{describe_equation((self.origin,))} cannot be bounded: {why}")
+
+    def of_each(self, others: Sequence[Any], frames: Sequence[Any]) -> Any:
+        """Return the statistic of all frames up to each frame, ``[time, ...]``."""
+        streamed = self.streamed
+
+        def step(state: Any, frame: Sequence[Any]) -> tuple[Any, Any]:
+            pulse = [jnp.expand_dims(x, axis) for x, axis in zip(frame, self.axes, strict=True)]
+            _, state = streamed.step(list(others), state, pulse)
+            return state, streamed.flush(list(others), state)[0]
+
+        moved = [jnp.moveaxis(x, axis, 0) for x, axis in zip(frames, self.axes, strict=True)]
+        return varying.scan(step, streamed.init(params=list(others)), moved)[1]
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """An array with time reversed along an axis; ``array`` is in the order of time."""
+
+    array: Any
+    axis: int
+
+
+@dataclass
+class _Evaluation:
+    """An evaluation of a bounded program, with sizes for the symbolic sizes."""
+
+    analysis: Analysis
+    limits: Limits
+    size: Callable[[Any], Any]
+    places: list[Place] = field(default_factory=list)
+    _path: tuple[JaxprEqn, ...] = ()
+    _of_frames: dict[Var, Any] = field(default_factory=dict)
+    _environment: dict[Any, Any] = field(default_factory=dict)
+
+    def run(self, *arrays: Any) -> list[Any]:
+        """Evaluate the program."""
+        jaxpr = self.analysis.jaxpr
+        self._environment.update(zip(jaxpr.constvars, self.analysis.program.closed.consts, strict=True))
+        self._environment.update(zip(jaxpr.invars, arrays, strict=True))
+        for equation in self.analysis.equations:
+            for atom in variables(equation.invars):  # statistics come from `_of_each_block`
+                if atom in self.analysis.statistics:
+                    self._environment.setdefault(atom, None)
+            run([equation], self._environment, self.apply)
+            if equation.outvars and equation.outvars[0] in self.analysis.scores:
+                self._environment[equation.outvars[0]] = self._banded(equation)
+        return [_in_order(read(atom, self._environment)) for atom in jaxpr.outvars]
+
+    def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        """Evaluate an equation."""
+        used = [isinstance(each, Var) and each in self.analysis.statistics for each in equation.invars]
+        if any(used) and Analysis._has_time(equation):
+            return self._with_statistics(equation, list(map(_in_order, operands)), used)
+        if any(isinstance(each, Reversed) for each in operands):
+            if _is_call(equation) and not _is_of_elements(equation):
+                outer, self._path = self._path, (*self._path, equation)
+                try:
+                    return evaluate(called(equation), operands, self.apply)
+                finally:
+                    self._path = outer
+            results = self._reversed(equation, operands)
+            if results is not None:
+                return results
+            operands = list(map(_in_order, operands))
+        name, params = equation.primitive.name, equation.params
+        if name == "rev":
+            axes = [axis for axis in params["dimensions"] if axis in symbolic_axes(out_shape(equation))]
+            if len(axes) == 1:
+                others = tuple(axis for axis in params["dimensions"] if axis != axes[0])
+                return [Reversed(lax.rev(operands[0], others) if others else operands[0], axes[0])]
+        if name == "scan" and params["reverse"] and is_symbolic(params["length"]):
+            return self._windowed_loop(equation, operands)
+        if (
+            entry_of(equation).kind == "cumulative"
+            and params["reverse"]
+            and params["axis"] in symbolic_axes(out_shape(equation))
+        ):
+            return self._windowed_sum(equation, operands)
+        return _bind(self.size, equation, operands)
+
+    # -- flips
+
+    def _reversed(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
+        """Return results with time reversed, in the order of time; None if the equation mixes frames or directions."""
+        name, params, entry = equation.primitive.name, equation.params, entry_of(equation)
+        over_time = [each for each in equation.invars if symbolic_axes(shape_of(each))]
+        turned = [atom for atom, each in zip(equation.invars, operands, strict=True) if isinstance(each, Reversed)]
+        if len(over_time) != len(turned) or any(len(symbolic_axes(shape_of(each))) > 1 for each in over_time):
+            return None
+        plain = [each.array if isinstance(each, Reversed) else each for each in operands]
+        axis = next(each.axis for each in operands if isinstance(each, Reversed))
+        if name == "rev":
+            others = tuple(each for each in params["dimensions"] if each != axis)
+            x = lax.rev(plain[0], others) if others else plain[0]
+            return [x if axis in params["dimensions"] else Reversed(x, axis)]
+        if name == "scan" and is_symbolic(params["length"]):
+            changed = equation.replace(params={**params, "reverse": not params["reverse"]})
+            carries = Scan.of(equation).carry
+            results = self._windowed_loop(changed, plain) if changed.params["reverse"] else self._bound(changed, plain)
+            return [*results[:carries], *(Reversed(each, 0) for each in results[carries:])]
+        if entry.kind == "cumulative" and params["axis"] == axis:
+            changed = equation.replace(params={**params, "reverse": not params["reverse"]})
+            found = self._windowed_sum(changed, plain) if changed.params["reverse"] else self._bound(changed, plain)
+            return [Reversed(found[0], axis)]
+        if entry.kind == "reduction" and axis in params.get("axes", ()) and entry.monoid:
+            return self._bound(equation, plain)
+        if not self._keeps_frames(equation, axis):
+            return None
+        results = self._bound(equation, plain)
+        return [
+            Reversed(x, symbolic_axes(shape_of(each))[0]) for x, each in zip(results, equation.outvars, strict=True)
+        ]
+
+    def _bound(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+        return list(_bind(self.size, equation, operands))
+
+    def _keeps_frames(self, equation: JaxprEqn, axis: int) -> bool:
+        """Return True if an equation works on each frame alone, and time stays one axis."""
+        name, params, kind = equation.primitive.name, equation.params, entry_of(equation).kind
+        sizes = {
+            str(shape_of(each)[a])
+            for each in (*equation.invars, *equation.outvars)
+            for a in symbolic_axes(shape_of(each))
+        }
+        if len(sizes) != 1 or any(len(symbolic_axes(shape_of(each))) != 1 for each in equation.outvars):
+            return False
+        if kind == "elementwise" or (_is_call(equation) and _is_of_elements(equation)):
+            return True
+        if name == "dot_general":
+            (first, second), _ = params["dimension_numbers"]
+            return sum(bool(symbolic_axes(shape_of(each))) for each in equation.invars) == 1 and axis not in (
+                first if symbolic_axes(shape_of(equation.invars[0])) else second
+            )
+        if kind == "reduction":
+            return axis not in params.get("axes", (axis,))
+        if name == "concatenate":
+            return params["dimension"] != axis
+        if name == "pad":
+            return tuple(params["padding_config"][axis]) == (0, 0, 0)
+        return name in ("broadcast_in_dim", "transpose", "reshape", "squeeze", "slice", "split", "copy", "iota")
+
+    # -- windows
+
+    def _note(self, equation: JaxprEqn, became: str, ahead: int) -> None:
+        self.places.append(Place(describe_equation((*self._path, equation)), became, ahead))
+
+    def _ends(self, equation: JaxprEqn, *, recurrent: bool = False) -> tuple[int, int]:
+        future = self.limits.future_of(equation)
+        return self.limits.block_of(future, recurrent=recurrent), future
+
+    def _windowed_loop(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+        """Run a reversed loop over each block and the frames after it."""
+        block, future = self._ends(equation, recurrent=True)
+        self._note(equation, f"backwards over blocks of {block} and {future} later frame(s)", block - 1 + future)
+        fixed, carry, xs = Scan.of(equation).split(list(operands))
+        count, body = len(carry), equation.params["jaxpr"]
+        length = self.size(equation.params["length"])
+        exists = windows(jnp.ones(length, bool), False, block, future, length)
+
+        def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
+            here, x = frame
+            results = evaluate(body, [*fixed, *carry, *x], functools.partial(_bind, self.size))
+            return [jnp.where(here, *pair) for pair in zip(results[:count], carry, strict=True)], results[count:]
+
+        def of_window(here: Any, xs: Any) -> Any:
+            return varying.scan(step, list(carry), (here, xs), reverse=True)
+
+        frames = [windows(x, _HARMLESS, block, future, length) for x in xs]
+        last, ys = jax.vmap(of_window)(exists, frames)
+        # The carry after frame 0, which few functions read.
+        is_read = [each in self.analysis.read for each in equation.outvars]
+        firsts = [each[0] if reads else None for each, reads in zip(last, is_read, strict=False)]
+        return [*firsts, *(joined(y, block, length) for y in ys)]
+
+    def _windowed_sum(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+        """Run a reversed running sum, product or extreme over each block and the frames after it."""
+        block, future = self._ends(equation, recurrent=True)
+        self._note(equation, f"backwards over blocks of {block} and {future} later frame(s)", block - 1 + future)
+        axis, (x,) = equation.params["axis"], operands
+        x = jnp.moveaxis(x, axis, 0)
+        y = windows(x, _identity(entry_of(equation).monoid, x.dtype), block, future, x.shape[0])
+        (y,) = (equation.primitive.bind(y, **{**equation.params, "axis": 1}),)
+        return [jnp.moveaxis(joined(y, block, x.shape[0]), 0, axis)]
+
+    # -- statistics
+
+    def _with_statistics(self, equation: JaxprEqn, operands: list[Any], used: Sequence[bool]) -> list[Any]:
+        """Evaluate an equation that gives statistics to frames: each frame gets the statistic of its block."""
+        shape, axes = [self.size(each) for each in out_shape(equation)], symbolic_axes(out_shape(equation))
+        if len(axes) != 1 or not (
+            equation.primitive.name == "broadcast_in_dim" or entry_of(equation).kind == "elementwise"
+        ):
+            raise StreamError(
+                f"{describe_equation((equation,))} cannot be bounded: a value that depends on all frames meets "
+                "frames in another operation than arithmetic on elements"
+            )
+        (axis,) = axes
+        for place, (atom, is_used) in enumerate(zip(equation.invars, used, strict=True)):
+            if not is_used:
+                continue
+            x, dims = self._of_each_block(atom), equation.params.get("broadcast_dimensions", ())
+            if equation.primitive.name != "broadcast_in_dim":
+                dims = range(len(shape) - len(shape_of(atom)), len(shape))
+            if axis in dims:  # the size 1 in place of time
+                x = jnp.squeeze(x, 1 + list(dims).index(axis))
+                dims = [each for each in dims if each != axis]
+            order = np.argsort([axis, *dims]).tolist()
+            operands[place] = lax.broadcast_in_dim(jnp.transpose(x, order), shape, sorted([axis, *dims]))
+        if equation.primitive.name == "broadcast_in_dim":
+            return [operands[0]]
+        return list(_bind(self.size, equation, operands))
+
+    def _of_each_block(self, variable: Any) -> Any:
+        """Return the statistic that each frame uses, ``[time, ...]``."""
+        if variable not in self._of_frames:
+            statistic = self.analysis.statistics[variable]
+            block, future = self._ends(statistic.origin)
+            self._note(statistic.origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
+            others, frames = (
+                [_in_order(self._environment[each]) for each in some] for some in (statistic.others, statistic.frames)
+            )
+            found = statistic.of_each(others, frames)
+            self._of_frames[variable] = at_ends(found, block, future)
+        return self._of_frames[variable]
+
+    # -- attention
+
+    def _banded(self, equation: JaxprEqn) -> Any:
+        """Mask the scores of an attention to all frames."""
+        block, future = self._ends(equation)
+        past = self.limits.past
+        if past is None:
+            raise StreamError(f"{describe_equation((equation,))} is attention to all frames: give `past`, and `future`")
+        self._note(
+            equation, f"attention to {past} frame(s) before and {future} after blocks of {block}", block - 1 + future
+        )
+        (result,) = equation.outvars
+        scores, shape = _in_order(self._environment[result]), shape_of(result)
+        key = self.analysis.scores[result]
+        (query,) = (axis for axis in symbolic_axes(shape) if axis != key)
+        sizes = [self.size(shape[axis]) for axis in sorted((query, key))]
+        i, j = (lax.broadcasted_iota(np.int32, sizes, sorted((query, key)).index(axis)) for axis in (query, key))
+        start = lax.div(i, np.int32(block)) * np.int32(block) if block > 1 else i
+        seen = (j >= start - np.int32(past)) & (j <= start + np.int32(block - 1 + future))
+        seen = lax.broadcast_in_dim(seen, scores.shape, sorted((query, key)))
+        return jnp.where(seen, scores, jnp.asarray(-jnp.inf, scores.dtype))
+
+
+def _as_multiple(spelling: Any, size: Any) -> tuple[int, int] | None:
+    """Return a and b if a size is ``a * size + b`` for all lengths, else None."""
+    far = max(magnitude_of(spelling), magnitude_of(size))
+    lengths = np.arange(1, 3 * far + 3)
+    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (spelling, size))
+    factor = int((values[-1] - values[0]) // max(counts[-1] - counts[0], 1))
+    offset = int(values[0] - factor * counts[0])
+    return (factor, offset) if np.array_equal(values, factor * counts + offset) else None
+
+
+def _scores(jaxpr: Any) -> dict[Var, int]:
+    """Return the scores of attention to all frames, without a mask of positions, with the axis of the keys."""
+    found, from_data = {}, set(jaxpr.invars)
+    positions: set[Var] = set()  # pairs of frames that depend on positions
+    for equation in jaxpr.eqns:
+        read_ = set(variables(equation.invars))
+        if read_ & from_data:
+            from_data.update(equation.outvars)
+        for each in equation.outvars:
+            if len(symbolic_axes(shape_of(each))) > 1 and (each not in from_data or read_ & positions):
+                positions.add(each)
+        if entry_of(equation).monoid == "max" and entry_of(equation).kind == "reduction":
+            (x,) = equation.invars
+            axes = symbolic_axes(shape_of(x))
+            if (
+                len(axes) == 2
+                and len({*axes} & {*equation.params["axes"]}) == 1
+                and x not in positions
+                and x in from_data
+            ):
+                found[x] = next(axis for axis in axes if axis in equation.params["axes"])
+    return found
+
+
+def _in_order(value: Any) -> Any:
+    """Return an array as it is; reversed time is written out."""
+    return lax.rev(value.array, (value.axis,)) if isinstance(value, Reversed) else value
+
+
+def windows(x: Any, fill: Any, block: int, future: int, length: Any) -> Any:
+    """Return each block of frames and the `future` frames after it, ``[blocks, block + future, ...]``."""
+    count, more = -(-length // block), -(-future // block)
+    total = (count + more) * block
+    widths = [(0, total - length, 0), *[(0, 0, 0)] * (x.ndim - 1)]
+    x = lax.pad(x, jnp.asarray(fill, x.dtype), widths)
+    blocks = x.reshape(count + more, block, *x.shape[1:]) if block > 1 else x[:, None]
+    parts = [lax.slice_in_dim(blocks, start, start + count) for start in range(more + 1)]
+    parts[-1] = lax.slice_in_dim(parts[-1], 0, block + future - more * block, axis=1)
+    return jnp.concatenate(parts, 1)
+
+
+def joined(y: Any, block: int, length: Any) -> Any:
+    """Return the frames of blocks in windows, ``[time, ...]``."""
+    frames = lax.slice_in_dim(y, 0, block, axis=1).reshape(y.shape[0] * block, *y.shape[2:])
+    return frames if block == 1 else lax.slice_in_dim(frames, 0, length)
+
+
+def at_ends(x: Any, block: int, future: int) -> Any:
+    """Return, for each frame, the row of the last frame that the frame sees: `future` after its block, or the last."""
+    length = x.shape[0]
+    if future:
+        last = lax.slice_in_dim(x, length - 1, length)
+        x = jnp.concatenate([x, jnp.broadcast_to(last, (future, *x.shape[1:]))])
+        x = lax.slice_in_dim(x, future, length + future)
+    if block == 1:
+        return x
+    exists = windows(jnp.ones(length, bool), False, block, 0, length)
+    is_last = exists & ~jnp.pad(exists[:, 1:], ((0, 0), (0, 1)))
+    rows = windows(x, 0, block, 0, length)
+    ends = jnp.where(lax.broadcast_in_dim(is_last, rows.shape, (0, 1)), rows, jnp.zeros((), x.dtype))
+    ends = jnp.any(ends, 1, keepdims=True) if x.dtype == bool else jnp.sum(ends, 1, keepdims=True, dtype=x.dtype)
+    return joined(jnp.broadcast_to(ends, rows.shape), block, length)
+
+
+def _identity(monoid: str, dtype: Any) -> Any:
+    """Return the element that changes no result of a running sum, product or extreme."""
+    if monoid in ("sum", "prod"):
+        return int(monoid == "prod")
+    is_float = jnp.issubdtype(dtype, jnp.inexact)
+    lowest, highest = (-np.inf, np.inf) if is_float else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return {"max": lowest, "min": highest, "logsumexp": -np.inf}[monoid]

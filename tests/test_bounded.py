@@ -1,0 +1,229 @@
+"""Bounded futures: the limit, the definition in NumPy, the stream, causality, and what cannot be bounded."""
+
+from __future__ import annotations
+
+import functools
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import lax
+from refusals import check_refused
+from tiers import of_tiers
+
+import jaxrnn
+from jaxrnn import InputError, StreamError
+from jaxrnn.export import verify_export
+from jaxrnn.streaming import check
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.normal(size=(3, 3)).astype(np.float32)
+X = RNG.normal(size=(23, 3)).astype(np.float32)
+WHOLE = 40  # more frames than any recording has
+
+
+def step(carry, frame):
+    carry = jnp.tanh(frame @ WEIGHT.astype(frame.dtype) + 0.5 * carry)
+    return carry, carry
+
+
+def run(x, *, reverse=False):
+    return lax.scan(step, jnp.zeros(3, x.dtype), x, reverse=reverse)[1]
+
+
+def backwards(x):
+    return run(x, reverse=True)
+
+
+def flipped(x):
+    """Both directions, the second between flips, with products and activations behind the first flip."""
+    turned = jax.nn.relu(jnp.flip(x, 0) @ WEIGHT + 1)
+    return jnp.concatenate([run(x), jnp.flip(run(turned), 0)], -1)
+
+
+def sums(x):
+    return lax.cumsum(x, 0, reverse=True) + jnp.flip(lax.cummax(jnp.flip(x, 0), axis=0), 0)
+
+
+def instance_norm(x):
+    mean = x.mean(0, keepdims=True)
+    return (x - mean) * lax.rsqrt(jnp.square(x - mean).mean(0, keepdims=True) + 1e-5)
+
+
+def shared_norm(x):
+    distance = x - x.mean(0)
+    return distance / jnp.sqrt((distance * distance).sum(0) / x.shape[0] + 1e-5)
+
+
+def pooled(x):
+    """The mean of all frames, weighted by a softmax over time."""
+    return x - (jax.nn.softmax(x @ WEIGHT, 0) * x).sum(0)
+
+
+def global_norms(x):
+    """Two global layer norms, of which the second is about the results of the first."""
+    for _ in range(2):
+        x = jax.nn.relu((x - x.mean()) / jnp.sqrt(x.var() + 1e-5) @ WEIGHT + 0.3)
+    return x
+
+
+def peak(x):
+    return x / jnp.abs(x).max()
+
+
+def excited(x):
+    return x * jax.nn.sigmoid(x.mean(0) @ WEIGHT)
+
+
+def conditioned(x):
+    return x + lax.scan(step, jnp.zeros(3), x)[0]
+
+
+def loud(x):
+    return x - jax.nn.logsumexp(x, axis=0)
+
+
+def attention(x):
+    return jax.nn.softmax((x @ WEIGHT.astype(x.dtype)) @ x.T, -1) @ x
+
+
+CASES = {
+    each.__name__: each
+    for each in (
+        *(backwards, flipped, sums, instance_norm, shared_norm, global_norms, peak, excited, pooled, conditioned, loud),
+        attention,
+    )
+}
+QUICK = ["backwards", "flipped", "instance_norm", "attention", "excited"]
+RECURRENT = {"backwards", "flipped", "sums"}
+
+
+def bounded(name, **options):
+    return jaxrnn.bounded(CASES[name], X, axes=0, **options)
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+def test_a_bound_longer_than_the_recording_changes_nothing(name):
+    for block in (None, 4):
+        live = bounded(name, future=WHOLE, past=WHOLE, block=block)
+        for frames in (1, 5, 23):
+            np.testing.assert_allclose(live(X[:frames]), CASES[name](X[:frames]), rtol=0, atol=3e-6)
+
+
+def expected(name, x, future, past, block):
+    """The definition: each block, from what it may see, by the function itself."""
+    frames = []
+    for start in range(0, len(x), block):
+        end = min(start + block + future, len(x))
+        if name == "attention":
+            seen = x[max(0, start - past) : end]
+            scores = (x[start : start + block] @ WEIGHT) @ seen.T
+            frames.append(jax.nn.softmax(scores, -1) @ seen)
+        elif name in RECURRENT:
+            rest = CASES[name](x[start:end])[:block]
+            if name == "flipped":  # the forward half has no bound
+                rest = jnp.concatenate([run(x)[start : start + block], rest[:, 3:]], -1)
+            frames.append(rest)
+        else:
+            frames.append(CASES[name](x[:end])[start : start + block])
+    return np.concatenate(frames)
+
+
+@pytest.mark.parametrize("name", of_tiers([name for name in CASES if name != "global_norms"], QUICK))
+def test_each_block_sees_what_the_definition_says(name):
+    for future, block in ((0, 1), (2, 1), (3, 4), (5, 2)):
+        live = bounded(name, future=future, past=4, block=block)
+        for frames in (1, 4, 14):
+            known = expected(name, X[:frames], future, 4, block)
+            np.testing.assert_allclose(live(X[:frames]), known, rtol=0, atol=3e-6, err_msg=f"{future} {block} {frames}")
+
+
+@pytest.mark.parametrize(("future", "block"), of_tiers([(0, None), (1, 1), (5, 4), (16, 7)], [(5, 4)]))
+@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+def test_streams_are_exact(name, future, block):
+    check(bounded(name, future=future, past=6, block=block), X, axes=0, lengths=(1, 6, 11))
+
+
+@pytest.mark.parametrize("name", of_tiers(CASES, ["backwards", "global_norms"]))
+def test_without_a_future_a_function_is_causal(name):
+    live = bounded(name, future=0, past=3)
+    other = np.concatenate([X[:9], 7 * X[:4]])
+    np.testing.assert_allclose(live(X[:13])[:9], live(other)[:9], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", of_tiers(["backwards", "instance_norm", "attention"], ["instance_norm"]))
+def test_gradients_of_the_stream_are_those_of_the_function(name):
+    with jax.enable_x64(True):
+        x = X[:9].astype(np.float64)
+        live = jaxrnn.bounded(CASES[name], x, axes=0, future=2, past=3)
+        streamed = jaxrnn.stream(live, x, axes=0)
+        loss = lambda function: jax.grad(lambda x: jnp.sum(jnp.sin(function(x)) * np.arange(9.0)[:, None]))(x)  # noqa: E731
+        known, found = loss(live), loss(functools.partial(streamed.run, None))
+        assert np.abs(known).max() > 0.1
+        np.testing.assert_allclose(found, known, rtol=0, atol=1e-9)
+
+
+def test_places_and_futures_by_name():
+    def network(params, x):
+        with jax.named_scope("first"):
+            x = run(x @ params, reverse=True)
+        with jax.named_scope("second"):
+            return run(x, reverse=True)
+
+    live = jaxrnn.bounded(network, X, axes=0, params=WEIGHT, future={"": 1, "second": 6}, block=1)
+    assert [each.look_ahead for each in live.places] == [1, 6]
+    assert "backwards over blocks of 1 and 6 later frame(s)" in live.table()
+    assert jaxrnn.stream(live, X, axes=0, params=WEIGHT).look_ahead == 7
+    forward = jaxrnn.bounded(run, X, axes=0, future=3)
+    assert forward.places == ()
+    assert "nothing to bound" in forward.table()
+    np.testing.assert_array_equal(forward(X), jax.jit(run)(X))
+
+
+@pytest.mark.parametrize("frames", [1, 7])
+def test_bidirectional_layers_of_flax(frames):
+    cell = linen.GRUCell(features=4)
+    layer = linen.Bidirectional(linen.RNN(cell), linen.RNN(linen.GRUCell(features=4)))
+    x = X[None, :frames]
+    variables = layer.init(jax.random.key(0), x)
+    far = jaxrnn.bounded(layer.apply, x, axes=1, params=variables, future=WHOLE)
+    np.testing.assert_allclose(far(variables, x), layer.apply(variables, x), rtol=0, atol=1e-6)
+    module = nnx.Bidirectional(*(nnx.RNN(nnx.LSTMCell(3, 4, rngs=nnx.Rngs(seed))) for seed in (0, 1)), rngs=nnx.Rngs(2))
+    live = jaxrnn.bounded(module, x, axes=1, future=2)
+    check(live, x, axes=1, lengths=(1, 6))
+    assert any("backwards" in each.became for each in live.places)
+
+
+def test_a_file_goes_the_whole_way(models, tmp_path):
+    """A bidirectional LSTM of PyTorch, bounded, streamed and exported."""
+    model = jaxrnn.load(models / "exports" / "bilstm_script.onnx")
+    streamed = model.stream(future=4, pulse=8)
+    (info,) = streamed.spec.inputs
+    shape = [26 if axis == info.time_axis else size for axis, size in enumerate(info.shape)]
+    x = {info.name: RNG.normal(size=shape).astype(np.float32)}
+    whole, live = model.apply(model.params, x), streamed.run(model.params, x)
+    for name, expected in streamed.offline(model.params, x).items():
+        np.testing.assert_allclose(live[name], expected, rtol=0, atol=1e-6)
+        assert np.abs(expected - whole[name]).max() > 1e-3  # the future matters
+    far = model.stream(future=WHOLE).offline(model.params, x)
+    for name, expected in whole.items():
+        np.testing.assert_allclose(far[name], expected, rtol=0, atol=1e-6)
+    path = tmp_path / "live.onnx"
+    jaxrnn.export_onnx(streamed, model.params, path, flush=tmp_path / "flush.onnx")
+    assert verify_export(streamed, model.params, path).ok
+
+
+def test_what_cannot_be_bounded_names_the_place():
+    refused = functools.partial(check_refused, StreamError)
+    mixing = lambda x: x @ (x.T @ x)  # noqa: E731
+    refused("meets frames in another operation than arithmetic", jaxrnn.bounded, mixing, X, axes=0)
+    refused("attention to all frames: give `past`", jaxrnn.bounded, attention, X, axes=0)
+    sorting = jaxrnn.bounded(lambda x: jnp.sort(x, 0), X, axes=0)
+    refused("'sort'", jaxrnn.stream, sorting, X, axes=0)
+    branching = lambda x: x * (2 if isinstance(x.shape[0], int) and x.shape[0] < 5 else 1)  # noqa: E731
+    refused("depends on the length", jaxrnn.bounded, branching, X, axes=0)
+    check_refused(InputError, "a whole number from 0 on, not -1", jaxrnn.bounded, run, X, axes=0, future=-1)
+    check_refused(InputError, "block must be", jaxrnn.bounded, run, X, axes=0, block=0)
