@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrnn.streaming import Streamed
-from jaxrnn.streaming.measuring import Offline, measured
+from jaxrnn.streaming.measuring import WholeFunction, measured
 
 
 def check_facts(
@@ -30,7 +30,7 @@ def check_facts(
         compile: False for a function that is not JAX's.
         something: False for outputs that no frame changes.
     """
-    found = measured(Offline(function, streamed, compile=compile), total, nan=nan)
+    found = measured(WholeFunction(function, streamed, compile=compile), total, nan=nan)
     field = max(each.receptive_field for each in found)
     if something:
         assert field, "nothing is measured: no output changes with a frame"

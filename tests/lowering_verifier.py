@@ -26,7 +26,7 @@ from verifier import assert_something, session
 
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.export.graphs import Argument, lower
+from jaxrnn.export.graphs import NamedArgument, lower
 from jaxrnn.export.lowering import Lowering
 from jaxrnn.jaxprs.canonical import canonical
 
@@ -49,7 +49,9 @@ def _traced(function, examples, known=()):
     examples = [np.asarray(example) for example in examples]
     with exact_types():
         closed = canonical(jax.make_jaxpr(lambda *arrays: jax.tree.leaves(function(*arrays)))(*examples))
-    arguments = [Argument(f"x{index}", example if index in known else None) for index, example in enumerate(examples)]
+    arguments = [
+        NamedArgument(f"x{index}", example if index in known else None) for index, example in enumerate(examples)
+    ]
     return closed, arguments, [f"y{index}" for index in range(len(closed.jaxpr.outvars))]
 
 

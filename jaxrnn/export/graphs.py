@@ -47,7 +47,7 @@ _IR_VERSION = 8
 
 
 @dataclass(frozen=True)
-class Argument:
+class NamedArgument:
     """The name of an input; or the name and value of a parameter, which becomes an initializer."""
 
     name: str
@@ -56,7 +56,7 @@ class Argument:
 
 def lower(
     closed: ClosedJaxpr,
-    arguments: Sequence[Argument],
+    arguments: Sequence[NamedArgument],
     results: Sequence[str],
     *,
     opset: int = 17,
@@ -111,7 +111,7 @@ def lower(
     return model
 
 
-def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[Argument], results: Sequence[str]) -> None:
+def _refuse_complex(closed: ClosedJaxpr, arguments: Sequence[NamedArgument], results: Sequence[str]) -> None:
     names = [argument.name if argument.value is None else "" for argument in arguments]
     for name, variable in zip([*names, *results], [*closed.jaxpr.invars, *closed.jaxpr.outvars], strict=True):
         if name and type_of(variable).kind == "c":
@@ -296,7 +296,7 @@ class Graph:
     """
 
     closed: ClosedJaxpr
-    arguments: Sequence[Argument]
+    arguments: Sequence[NamedArgument]
     results: Sequence[str]
     facts: StepFile
     operators: Mapping[str, str] | None = None
@@ -382,7 +382,7 @@ def _graph(traced: Traced, names: Names, facts: StepFile, exportable: Exportable
     lead, operators, notes = (
         ((), None, NO_NOTES) if exportable is None else (exportable.lead, exportable.operators, exportable.notes)
     )
-    known = map(Argument, names.of_params(traced.paths), traced.params)
+    known = map(NamedArgument, names.of_params(traced.paths), traced.params)
     facts = dataclasses.replace(
         facts,
         spec=_as_in_file(facts.spec, traced, lead),
@@ -390,7 +390,7 @@ def _graph(traced: Traced, names: Names, facts: StepFile, exportable: Exportable
         outputs=names.of(OUTPUT, traced.results),
         counts=names.of(COUNT, traced.results),
     )
-    taken = [*known, *(Argument(names[key]) for key in traced.inputs)]
+    taken = [*known, *(NamedArgument(names[key]) for key in traced.inputs)]
     return Graph(traced.closed, taken, [names[key] for key in traced.results], facts, operators, notes)
 
 

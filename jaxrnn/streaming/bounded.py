@@ -41,7 +41,7 @@ from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.diagnostics import describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, out_shape, symbolic_axes, value_of
 from jaxrnn.streaming.rewriting import bind_at_sizes
-from jaxrnn.streaming.transform import Program, offline_program, stream_in_types
+from jaxrnn.streaming.transform import TracedProgram, offline_program, stream_in_types
 
 #: Equations on single frames between a statistic and a second statistic about the first, such as a variance.
 _ABOUT = frozenset(("sub", "add", "add_any", "neg", "square", "integer_pow", "mul", "abs", "convert_element_type"))
@@ -50,7 +50,7 @@ _HARMLESS = 0.5
 
 
 @dataclass(frozen=True)
-class Place:
+class BoundedPlace:
     """An operation that `bounded` has changed.
 
     Attributes:
@@ -65,7 +65,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Futures:
     """The arguments of `bounded`; `future` has the frames by the start of a name, and the default under ``""``."""
 
     future: Mapping[str, int]
@@ -133,7 +133,7 @@ def bounded(
     trace = functools.partial(
         offline_program, function, example, axes=axes, params=params, multiple=multiple, constraints=constraints
     )
-    result = Bounded(function, trace, Limits({"": 0, **given}, past, block), takes_params=params is not None)
+    result = Bounded(function, trace, Futures({"": 0, **given}, past, block), takes_params=params is not None)
     result._find_places()
     return result
 
@@ -177,9 +177,9 @@ class Bounded:
         places: the operations that were changed; empty if the function needed no bound.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[BoundedPlace, ...]
 
-    def __init__(self, function: Any, trace: Callable[[], Program], limits: Limits, *, takes_params: bool):
+    def __init__(self, function: Any, trace: Callable[[], TracedProgram], limits: Futures, *, takes_params: bool):
         self.__name__ = f"{getattr(function, '__name__', type(function).__name__)} with bounded futures"
         #: The operators of an ONNX file by scope, and its texts for readers, as the function has them.
         self.operators, self.notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
@@ -257,7 +257,7 @@ class Analysis:
         statistics: the statistics that an equation with a time axis reads.
     """
 
-    def __init__(self, program: Program):
+    def __init__(self, program: TracedProgram):
         self.program, self.jaxpr = program, program.closed.jaxpr
         jaxpr, over_time = self.jaxpr, [leaf.axis is not None for leaf in program.leaves]
         self.made: dict[Var, JaxprEqn] = {each: equation for equation in jaxpr.eqns for each in equation.outvars}
@@ -403,7 +403,7 @@ class Statistic:
                 if not is_symbolic(spelling):
                     return spelling
                 if (found := _as_multiple(spelling, size)) is None:
-                    self.refuse(f"it needs the length {spelling} beside {size}")
+                    return self.refuse(f"it needs the length {spelling} beside {size}")
                 factor, offset = found
                 return factor * count + offset
 
@@ -453,9 +453,9 @@ class _Evaluation:
     """An evaluation of a bounded program, with sizes for the symbolic sizes."""
 
     analysis: Analysis
-    limits: Limits
+    limits: Futures
     size: Callable[[Any], Any]
-    places: list[Place] = field(default_factory=list)
+    places: list[BoundedPlace] = field(default_factory=list)
     _path: tuple[JaxprEqn, ...] = ()
     _of_frames: dict[Var, Any] = field(default_factory=dict)
     _environment: dict[Any, Any] = field(default_factory=dict)
@@ -570,7 +570,7 @@ class _Evaluation:
     # -- windows
 
     def _note(self, equation: JaxprEqn, became: str, ahead: int) -> None:
-        self.places.append(Place(describe_equation((*self._path, equation)), became, ahead))
+        self.places.append(BoundedPlace(describe_equation((*self._path, equation)), became, ahead))
 
     def _ends(self, equation: JaxprEqn, *, recurrent: bool = False) -> tuple[int, int]:
         future = self.limits.future_of(equation)

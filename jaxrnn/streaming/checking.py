@@ -17,7 +17,7 @@ from jaxrnn.cells.forms import Types
 from jaxrnn.comparison import Comparison, compare
 from jaxrnn.errors import InputError, StreamError
 from jaxrnn.streaming.histories import Placeholder
-from jaxrnn.streaming.measuring import Leaves, Offline, measured
+from jaxrnn.streaming.measuring import Leaves, WholeFunction, measured
 from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream_in_types
 
@@ -81,7 +81,7 @@ def check(
         function = functools.partial(streamed.offline, params)
     elif params is not None:
         function = functools.partial(function, params)
-    offline, in_pulses = Offline(function, streamed), InPulses(streamed, params)
+    offline, in_pulses = WholeFunction(function, streamed), InPulses(streamed, params)
     recordings = [offline.recording(length * multiple, seed) for seed, length in enumerate(lengths)]
     compared = 0
     for length, leaves, expected in zip(lengths, recordings, offline.of_each(recordings), strict=True):
@@ -116,7 +116,7 @@ def _said_of(result: Comparison, total: int, pulses: Sequence[int]) -> str:
     )
 
 
-def _check_facts(streamed: Streamed, offline: Offline) -> None:
+def _check_facts(streamed: Streamed, offline: WholeFunction) -> None:
     found = measured(offline, nan=False)
     ahead, field = max(each.look_ahead for each in found), max(each.receptive_field for each in found)
     for name, said, seen in (

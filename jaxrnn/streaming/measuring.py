@@ -48,7 +48,7 @@ def drawn(shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> np.nd
     return rng.integers(0, 5, shape).astype(dtype)
 
 
-class Offline:
+class WholeFunction:
     """A function of whole recordings, as a function of the leaves of its input.
 
     Attributes:
@@ -111,7 +111,7 @@ class Offline:
         ]
 
 
-def measured(offline: Offline, total: int | None = None, *, nan: bool) -> list[Measured]:
+def measured(offline: WholeFunction, total: int | None = None, *, nan: bool) -> list[Measured]:
     """Return the facts of each output.
 
     Args:
@@ -139,13 +139,14 @@ def measured(offline: Offline, total: int | None = None, *, nan: bool) -> list[M
             raise StreamError(f"recordings of {total // 2} frames do not show what the outputs depend on: {found}")
 
 
-def _measured(offline: Offline, total: int, nan: bool) -> list[Measured]:
+def _measured(offline: WholeFunction, total: int, nan: bool) -> list[Measured]:
     streamed, x = offline.streamed, offline.recording(total, total)
     frames, continued = _changed_frames(offline, x, total, nan), _continuations(offline, x, total, nan)
     found = offline.of_each([*frames, *(each for recordings in continued.values() for each in recordings)])
     delays = _least_delays(streamed, found[0], continued, iter(found[len(frames) :]))
     results = []
-    for kind, changed, delay in zip(streamed._plan.facts.outputs, _changes(found[: len(frames)], total), delays, strict=True):
+    changes = _changes(found[: len(frames)], total)
+    for kind, changed, delay in zip(streamed._plan.facts.outputs, changes, delays, strict=True):
         moves = isinstance(kind, Chunk)
         depends = np.moveaxis(changed, kind.axis + 1, 1) if moves else changed[:, None]
         depends = np.asarray(depends.any(tuple(range(2, depends.ndim)))).T  # [output frames, input frames]
@@ -162,7 +163,7 @@ def _measured(offline: Offline, total: int, nan: bool) -> list[Measured]:
     return results
 
 
-def _changed_frames(offline: Offline, leaves: Leaves, total: int, nan: bool) -> list[Leaves]:
+def _changed_frames(offline: WholeFunction, leaves: Leaves, total: int, nan: bool) -> list[Leaves]:
     """Return the recording, and copies in which one frame differs or is NaN.
 
     The recording itself belongs to the list because a batch may round differently than one recording.
@@ -193,7 +194,7 @@ def _changes(found: Sequence[Leaves], total: int) -> list[np.ndarray]:
     return changed
 
 
-def _continuations(offline: Offline, x: Leaves, total: int, nan: bool) -> dict[int, list[Leaves]]:
+def _continuations(offline: WholeFunction, x: Leaves, total: int, nan: bool) -> dict[int, list[Leaves]]:
     """Return recordings that begin with some pulses of ``x`` and then end or differ, by the number of pulses."""
     streamed = offline.streamed
     unit, multiple = streamed.smallest_pulse, streamed.multiple

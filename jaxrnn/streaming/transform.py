@@ -319,7 +319,7 @@ class _Offline:
                     raise
             known = (*known, *equalities)
 
-    def traced(self, lengths: Lengths) -> Program:
+    def traced(self, lengths: Lengths) -> TracedProgram:
         """Return the trace for any length."""
         scope, shapes = _scope_of(lengths.constraints), jax.tree.leaves(self.example)
         leaves = [
@@ -329,7 +329,7 @@ class _Offline:
         inputs, length = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), _length_in(leaves)
         with deciding(lengths.is_zero, length):
             closed, outputs = trace_over_time(self.function, self.params_example, inputs)
-            return Program(by_frames(closed), outputs, leaves, lengths, length)
+            return TracedProgram(by_frames(closed), outputs, leaves, lengths, length)
 
     @functools.cached_property
     def _shapes_when_empty(self) -> list[tuple[int, ...]] | Unknown:
@@ -356,7 +356,7 @@ class _Offline:
             inputs.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype))
         return jax.tree.unflatten(self.structure, inputs)
 
-    def compare(self, plan: Plan | Program) -> None:
+    def compare(self, plan: Plan | TracedProgram) -> None:
         """Compare the trace for all lengths with traces at single lengths.
 
         The traces have plain forms, because forms that are fast in XLA depend on sizes.
@@ -375,7 +375,7 @@ class _Offline:
             TraceComparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
 
 
-class Program(NamedTuple):
+class TracedProgram(NamedTuple):
     """A traced function over whole recordings.
 
     Attributes:
@@ -395,7 +395,7 @@ class Program(NamedTuple):
 
 def offline_program(
     function: Callable[..., Any], example: Any, *, axes: Any, params: Any, multiple: int, constraints: Sequence[str]
-) -> Program:
+) -> TracedProgram:
     """Trace a function for any length."""
     offline, lengths = _Offline(function, example, axes, params, multiple, PLACEHOLDER), Lengths(constraints)
     with explained(), without_collector(), jax.disable_jit(False):
