@@ -177,6 +177,7 @@ def test_places_and_futures_by_name():
     assert [each.look_ahead for each in live.places] == [1, 6]
     assert "backwards over blocks of 1 and 6 later frame(s)" in live.table()
     assert jaxrnn.stream(live, X, axes=0, params=WEIGHT).look_ahead == 7
+    assert jaxrnn.bounded(lambda x: x - x[:1] * x[2:3], X, axes=0, constraints=["S >= 3"]).places == ()
     forward = jaxrnn.bounded(run, X, axes=0, future=3)
     assert forward.places == ()
     assert "nothing to bound" in forward.table()
@@ -226,4 +227,10 @@ def test_what_cannot_be_bounded_names_the_place():
     branching = lambda x: x * (2 if isinstance(x.shape[0], int) and x.shape[0] < 5 else 1)  # noqa: E731
     refused("depends on the length", jaxrnn.bounded, branching, X, axes=0)
     check_refused(InputError, "a whole number from 0 on, not -1", jaxrnn.bounded, run, X, axes=0, future=-1)
+    check_refused(
+        InputError,
+        r"x must be float32\[23, 3\].*not float32\[23, 4\]",
+        jaxrnn.bounded(run, X, axes=0),
+        X[:, [0, 0, 1, 2]],
+    )
     check_refused(InputError, "block must be", jaxrnn.bounded, run, X, axes=0, block=0)

@@ -190,12 +190,23 @@ class Bounded:
     def __call__(self, *arguments: Any) -> Any:
         """Apply the function to ``(params, x)``, or to ``x`` if it has no parameters."""
         params, x = arguments if self._takes_params else (None, *arguments)
-        leaves, program = jax.tree.leaves(x), self._analysis.program
+        with jax.enable_x64(self._wide):
+            leaves, program = list(map(jnp.asarray, jax.tree.leaves(x))), self._analysis.program
         frames = next(
-            np.shape(leaf)[each.axis] // each.times
+            leaf.shape[each.axis] // each.times
             for leaf, each in zip(leaves, program.leaves, strict=True)
             if each.axis is not None
         )
+        if not is_symbolic(frames):
+            program.lengths.check(self.__name__, frames, 1)
+        for leaf, each in zip(leaves, program.leaves, strict=True):
+            if leaf.dtype != each.dtype or any(
+                str(here) != str(there) for here, there in zip(leaf.shape, each.frames(frames), strict=True)
+            ):
+                raise InputError(
+                    f"{each.name} must be {each.dtype.name}{list(each.frames(frames))}, as in the example, and not "
+                    f"{leaf.dtype.name}{list(leaf.shape)}"
+                )
         evaluate_ = self._evaluate if is_symbolic(frames) else self._compiled
         results = evaluate_(Types.here(), frames, [*jax.tree.leaves(params), *leaves])
         return jax.tree.unflatten(program.outputs, results)
@@ -262,17 +273,25 @@ class Analysis:
         jaxpr, over_time = self.jaxpr, [leaf.axis is not None for leaf in program.leaves]
         self.made: dict[Var, JaxprEqn] = {each: equation for equation in jaxpr.eqns for each in equation.outvars}
         inputs = jaxpr.invars[len(jaxpr.invars) - len(over_time) :]
-        #: Variables that depend on frames; on the length; and on a statistic through a frame that uses it.
+        #: Variables that depend on frames, and on the length.
         self.from_frames = {each for each, is_over in zip(inputs, over_time, strict=True) if is_over}
         self.from_length: set[Var] = set()
+        #: Variables that depend on no argument and no length.
+        self.constant = set(jaxpr.constvars)
+        #: Variables without time that depend on all frames, and variables that depend on frames that use such a one.
+        self.final: set[Var] = set()
         self.tainted: set[Var] = set()
         for equation in jaxpr.eqns:
-            operands = set(variables(equation.invars))
+            operands, has_time = set(variables(equation.invars)), self._has_time(equation)
+            if operands <= self.constant and not has_time and entry_of(equation).kind != "size":
+                self.constant.update(equation.outvars)
             if operands & self.from_frames:
                 self.from_frames.update(equation.outvars)
-            if operands & self.from_length or entry_of(equation).kind == "size" or self._has_time(equation):
+                if operands & self.final or not self._reads_fixed_frames(equation):
+                    self.final.update(each for each in equation.outvars if not symbolic_axes(shape_of(each)))
+            if operands & self.from_length or entry_of(equation).kind == "size" or has_time:
                 self.from_length.update(equation.outvars)
-            if operands & self.tainted or (self._has_time(equation) and any(map(self.is_statistic, operands))):
+            if operands & self.tainted or (has_time and operands & self.final):
                 self.tainted.update(equation.outvars)
         #: Variables that frames use, and not only statistics.
         self.used_by_frames = self._used_by_frames()
@@ -283,6 +302,16 @@ class Analysis:
         #: The scores of attention to all frames, with the axis of the keys.
         self.scores = _scores(jaxpr)
 
+    def _reads_fixed_frames(self, equation: JaxprEqn) -> bool:
+        """Return True if results without time depend on a fixed number of frames from the start, or on no frames."""
+        name, over_time = equation.primitive.name, [symbolic_axes(shape_of(each)) for each in equation.invars]
+        if name == "slice":
+            return not any(map(is_symbolic, equation.params["limit_indices"]))
+        if name in ("gather", "dynamic_slice"):
+            return self.constant.issuperset(variables(equation.invars[1:]))
+        # The carry of a reversed loop is the carry after the first block.
+        return not any(over_time) or (name == "scan" and equation.params["reverse"] and 0 in over_time[-1])
+
     def _used_by_frames(self) -> set[Var]:
         used: set[Var] = set()
         open_ = [each for each in variables(self.jaxpr.outvars) if symbolic_axes(shape_of(each))]
@@ -292,7 +321,7 @@ class Analysis:
                 used.add(each)
                 equation = self.made.get(each)
                 operands = [] if equation is None else variables(equation.invars)
-                open_ += [operand for operand in operands if not self.is_statistic(operand)]
+                open_ += [operand for operand in operands if operand not in self.final]
         return used
 
     def _live(self) -> set[JaxprEqn]:
@@ -305,7 +334,7 @@ class Analysis:
                 continue
             live.add(equation)
             for each in variables(equation.invars):
-                if not (self._has_time(equation) and self.is_statistic(each)):
+                if not (self._has_time(equation) and each in self.final):
                     open_.append(each)
                 elif each not in self.statistics:
                     self.statistics[each] = found = self.statistic(each)
@@ -315,15 +344,6 @@ class Analysis:
     @staticmethod
     def _has_time(equation: JaxprEqn) -> bool:
         return any(symbolic_axes(shape_of(each)) for each in equation.outvars)
-
-    def is_statistic(self, variable: Var) -> bool:
-        """Return True for a value without time that depends on frames."""
-        if variable not in self.from_frames or symbolic_axes(shape_of(variable)) or variable not in self.made:
-            return False
-        equation = self.made[variable]  # the carry of a reversed loop is known after the first block
-        return not (
-            equation.primitive.name == "scan" and equation.params["reverse"] and is_symbolic(equation.params["length"])
-        )
 
     def statistic(self, variable: Var) -> Statistic:
         """Return the program of a statistic."""
@@ -341,7 +361,9 @@ class Analysis:
             if equation is None and is_over_time:
                 frames.append(each)
                 return
-            if equation is None or (each not in self.from_frames and each not in self.from_length):
+            if each in self.jaxpr.constvars:
+                return
+            if equation is None or each not in self.from_frames | self.from_length | self.constant:
                 others.append(each)
                 return
             if is_over_time and each in self.from_frames:
@@ -355,7 +377,8 @@ class Analysis:
 
         visit(variable, True)
         own = [equation for equation in self.jaxpr.eqns if equation in needed]
-        return Statistic(variable, own, frames, others, self.made[variable])
+        constants = dict(zip(self.jaxpr.constvars, self.program.closed.consts, strict=True))
+        return Statistic(variable, own, frames, others, constants, self.made[variable])
 
     def _is_about(self, equation: JaxprEqn, result: Var) -> bool:
         """Return True for an equation on elements between two statistics about the same frames.
@@ -369,7 +392,7 @@ class Analysis:
         if result not in self.used_by_frames or kind == "movement":
             return True
         is_scaled = name == "mul" and sum(each in self.tainted for each in variables(equation.invars)) < 2
-        is_scaled = is_scaled and any(map(self.is_statistic, variables(equation.invars)))
+        is_scaled = is_scaled and any(each in self.final for each in variables(equation.invars))
         return name in _ABOUT and not is_scaled
 
 
@@ -381,6 +404,7 @@ class Statistic:
     equations: Sequence[JaxprEqn]
     frames: Sequence[Var]
     others: Sequence[Var]
+    constants: Mapping[Var, Any]
     origin: JaxprEqn
 
     @property
@@ -407,7 +431,7 @@ class Statistic:
                 factor, offset = found
                 return factor * count + offset
 
-            environment = dict(zip((*self.others, *self.frames), (*others, *frames), strict=True))
+            environment = {**self.constants, **dict(zip((*self.others, *self.frames), (*others, *frames), strict=True))}
             run(self.equations, environment, functools.partial(_bind, at))
             return environment[self.variable]
 

@@ -293,11 +293,7 @@ class _Offline:
             raise UndecidedError(str(error)) from error
         known = lengths.constraints
         while True:  # until JAX knows all implied equalities of sizes
-            scope, shapes = _scope_of(known), jax.tree.leaves(self.example)
-            leaves = [
-                _leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple * times, name, scope)
-                for x, axis, ratio, name in zip(shapes, self.axes, self.times, self.names, strict=True)
-            ]
+            leaves = self._leaves(known, times)
             inputs, closed = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), None
             try:
                 with deciding(lengths.is_zero, _length_in(leaves)):
@@ -319,13 +315,17 @@ class _Offline:
                     raise
             known = (*known, *equalities)
 
-    def traced(self, lengths: Lengths) -> TracedProgram:
-        """Return the trace for any length."""
-        scope, shapes = _scope_of(lengths.constraints), jax.tree.leaves(self.example)
-        leaves = [
-            _leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple, name, scope)
+    def _leaves(self, constraints: Sequence[str], times: int = 1) -> list[Leaf]:
+        """Return the leaves of the input, for lengths that are multiples of `times`."""
+        scope, shapes = _scope_of(constraints), jax.tree.leaves(self.example)
+        return [
+            _leaf(x.shape, x.dtype, axis, 1 if axis is None else ratio * self.multiple * times, name, scope)
             for x, axis, ratio, name in zip(shapes, self.axes, self.times, self.names, strict=True)
         ]
+
+    def traced(self, lengths: Lengths) -> TracedProgram:
+        """Return the trace for any length."""
+        leaves = self._leaves(lengths.constraints)
         inputs, length = jax.tree.unflatten(self.structure, [leaf.struct for leaf in leaves]), _length_in(leaves)
         with deciding(lengths.is_zero, length):
             closed, outputs = trace_over_time(self.function, self.params_example, inputs)
