@@ -171,6 +171,16 @@ STARTS = _mutants(
     "test_stream_start.py",
     ("programs of empty chunks", PASSES, "if timeline is not None and delay is not None and self", "if False and self"),
 )
+RULED = _mutants(
+    "test_stream_refusals.py::test_derivative_rules_of_other_frames",
+    (
+        "sums of a pulse in every frame",
+        "streaming/rules/reductions.py",
+        "return FinalValue(reduced(frames, axes))",
+        "return reduced(frames, axes)",
+    ),
+    ("derivative rules that count", "streaming/facts.py", "        if new:\n", "        if False:\n"),
+)
 FACTS = _mutants(
     "test_stream_facts.py test_stream.py",
     ("late from the start", TIME, "if units is not None))", "if units))"),
@@ -441,6 +451,7 @@ MUTANTS = [
     *STREAMS,
     *LIVES,
     *STARTS,
+    *RULED,
     *FACTS,
     *NUMBERS,
     *CELLS,
