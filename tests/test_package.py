@@ -42,6 +42,7 @@ PUBLIC = {
     "TrainingError",
     "UnsupportedError",
     "associative_scan",
+    "bounded",
     "convolve",
     "correlate",
     "export_onnx",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxrnn.jaxprs.primitives import Entry
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
-from jaxrnn.streaming.bounded import Bounded, bounded
 from jaxrnn.streaming.checking import check
 from jaxrnn.streaming.functions import associative_scan, convolve, correlate
+from jaxrnn.streaming.futures import Bounded, BoundedPlace, bounded
 from jaxrnn.streaming.interpreter import register
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.signals import fftconvolve, interp, lfilter, sosfilt
@@ -17,6 +17,7 @@ from jaxrnn.streaming.values import Chunk, FinalValue
 
 __all__ = [
     "Bounded",
+    "BoundedPlace",
     "Chunk",
     "Entry",
     "FinalValue",

@@ -191,7 +191,7 @@ def backwards(run: Pass) -> StreamError:
     """Return the error for an operation that reverses time."""
     return run.refusal(
         "it reverses time, so its first frame is the last of the stream",
-        "use a model that runs forward in time (a bidirectional recurrence needs the whole recording)",
+        "bound the future with `jaxrnn.bounded`, which changes the function, or use a model that runs forward in time",
     )
 
 
@@ -229,7 +229,8 @@ def unknown_yet(run: Pass) -> StreamError:
     return run.refusal(
         "it uses a value in every frame that is known only when the stream has ended (a sum, mean or maximum over "
         "time, a final state, or the length)",
-        "use a causal form (cumulative or windowed statistics), or return the value as a separate output",
+        "bound the future with `jaxrnn.bounded`, which changes the function, use a causal form (cumulative or windowed "
+        "statistics), or return the value as a separate output",
     )
 
 

@@ -1,0 +1,277 @@
+"""Statistics over all of time that frames use, as streams: for `jaxrnn.bounded`.
+
+A statistic is a value without time that depends on all frames, such as a mean, a variance, or the final state of a
+recurrence. `stream` turns its program into a step that adds a frame, and a flush that returns the statistic as if the
+recording ended. A loop over frames runs both, and so returns the statistic of all frames up to each frame.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import JaxprEqn, Var
+
+from jaxrnn._jax import varying
+from jaxrnn.cells.forms import Types
+from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.equations import read_by, run, shape_of, type_of, variables
+from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.streaming.diagnostics import describe_equation
+from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
+from jaxrnn.streaming.rewriting import bind_at_sizes
+from jaxrnn.streaming.transform import TracedProgram, stream_in_types
+
+#: Equations between a statistic and a second statistic about the first, such as a variance, if frames use the result.
+_ABOUT = frozenset(("sub", "add", "add_any", "neg", "square", "integer_pow", "mul", "abs", "convert_element_type"))
+
+
+def has_time(equation: JaxprEqn) -> bool:
+    """Return True if a result of an equation has a time axis."""
+    return any(symbolic_axes(shape_of(each)) for each in equation.outvars)
+
+
+def bind_at(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of an equation with other sizes, which may be symbolic."""
+    if entry_of(equation).kind == "size":
+        return [jnp.asarray(size(equation.params["dim"])).astype(type_of(equation.outvars[0]))]
+    return bind_at_sizes(size, equation, operands)
+
+
+class Analysis:
+    """The statistics of a program: values without time that depend on frames, and that frames use.
+
+    Attributes:
+        equations: the equations that the bounded program evaluates, in order.
+        statistics: the statistics that an equation with a time axis reads.
+    """
+
+    def __init__(self, program: TracedProgram):
+        self.program, self.jaxpr = program, program.closed.jaxpr
+        jaxpr, over_time = self.jaxpr, [leaf.axis is not None for leaf in program.leaves]
+        self.made: dict[Var, JaxprEqn] = {each: equation for equation in jaxpr.eqns for each in equation.outvars}
+        inputs = jaxpr.invars[len(jaxpr.invars) - len(over_time) :]
+        #: Variables that depend on frames, and on the length.
+        self.from_frames = {each for each, is_over in zip(inputs, over_time, strict=True) if is_over}
+        self.from_length: set[Var] = set()
+        #: Variables that depend on no argument and no length.
+        self.constant = set(jaxpr.constvars)
+        #: Variables without time that depend on all frames, and variables that depend on frames that use such a one.
+        self.final: set[Var] = set()
+        self.tainted: set[Var] = set()
+        for equation in jaxpr.eqns:
+            operands, is_over_time = set(variables(equation.invars)), has_time(equation)
+            if operands <= self.constant and not is_over_time and entry_of(equation).kind != "size":
+                self.constant.update(equation.outvars)
+            if operands & self.from_frames:
+                self.from_frames.update(equation.outvars)
+                if operands & self.final or not self._reads_fixed_frames(equation):
+                    self.final.update(each for each in equation.outvars if not symbolic_axes(shape_of(each)))
+            if operands & self.from_length or entry_of(equation).kind == "size" or is_over_time:
+                self.from_length.update(equation.outvars)
+            if operands & self.tainted or (is_over_time and operands & self.final):
+                self.tainted.update(equation.outvars)
+        #: Variables that frames use, and not only statistics.
+        self.used_by_frames = self._used_by_frames()
+        self.statistics: dict[Var, Statistic] = {}
+        live = self._live()
+        self.equations = [equation for equation in jaxpr.eqns if equation in live]
+        self.read = {*read_by(self.equations), *variables(jaxpr.outvars)}
+        #: The scores of attention to all frames, with the axis of the keys.
+        self.scores = _scores(jaxpr)
+
+    def _reads_fixed_frames(self, equation: JaxprEqn) -> bool:
+        """Return True if results without time depend on a fixed number of frames from the start, or on no frames."""
+        name, over_time = equation.primitive.name, [symbolic_axes(shape_of(each)) for each in equation.invars]
+        if name == "slice":
+            return not any(map(is_symbolic, equation.params["limit_indices"]))
+        if name in ("gather", "dynamic_slice"):
+            return self.constant.issuperset(variables(equation.invars[1:]))
+        # The carry of a reversed loop is the carry after the first block.
+        return not any(over_time) or (name == "scan" and equation.params["reverse"] and 0 in over_time[-1])
+
+    def _used_by_frames(self) -> set[Var]:
+        used: set[Var] = set()
+        open_ = [each for each in variables(self.jaxpr.outvars) if symbolic_axes(shape_of(each))]
+        while open_:
+            each = open_.pop()
+            if each not in used:
+                used.add(each)
+                equation = self.made.get(each)
+                operands = [] if equation is None else variables(equation.invars)
+                open_ += [operand for operand in operands if operand not in self.final]
+        return used
+
+    def _live(self) -> set[JaxprEqn]:
+        """Return the equations that outputs need; frames need the inputs of a statistic in place of its equations."""
+        live: set[JaxprEqn] = set()
+        open_ = variables(self.jaxpr.outvars)
+        while open_:
+            equation = self.made.get(open_.pop())
+            if equation is None or equation in live:
+                continue
+            live.add(equation)
+            for each in variables(equation.invars):
+                if not (has_time(equation) and each in self.final):
+                    open_.append(each)
+                elif each not in self.statistics:
+                    self.statistics[each] = found = self.statistic(each)
+                    open_ += [*found.frames, *found.others]
+        return live
+
+    def statistic(self, variable: Var) -> Statistic:
+        """Return the program of a statistic."""
+        frames: list[Var] = []
+        others: list[Var] = []
+        needed: set[JaxprEqn] = set()
+        seen: set[Var] = set()
+
+        def visit(each: Var, about: bool) -> None:
+            """Include the equation of a variable, or make the variable an input; `about` a statistic."""
+            if each in seen:
+                return
+            seen.add(each)
+            equation, is_over_time = self.made.get(each), bool(symbolic_axes(shape_of(each)))
+            if equation is None and is_over_time:
+                frames.append(each)
+                return
+            if each in self.jaxpr.constvars:
+                return
+            if equation is None or each not in self.from_frames | self.from_length | self.constant:
+                others.append(each)
+                return
+            if is_over_time and each in self.from_frames:
+                inside = each in self.tainted and about and self._is_about(equation, each)
+                if not inside:
+                    frames.append(each)
+                    return
+            needed.add(equation)
+            for operand in variables(equation.invars):
+                visit(operand, True)
+
+        visit(variable, True)
+        own = [equation for equation in self.jaxpr.eqns if equation in needed]
+        constants = dict(zip(self.jaxpr.constvars, self.program.closed.consts, strict=True))
+        return Statistic(variable, own, frames, others, constants, self.made[variable])
+
+    def _is_about(self, equation: JaxprEqn, result: Var) -> bool:
+        """Return True for an equation on elements between two statistics about the same frames.
+
+        Examples are the distance from the mean in a variance, and the exponentials in a logsumexp. The result of a
+        norm, which frames use, is not between its own statistics and those of the next norm.
+        """
+        kind, name = entry_of(equation).kind, equation.primitive.name
+        if kind not in ("elementwise", "movement"):
+            return False
+        if result not in self.used_by_frames or kind == "movement":
+            return True
+        is_scaled = name == "mul" and sum(each in self.tainted for each in variables(equation.invars)) < 2
+        is_scaled = is_scaled and any(each in self.final for each in variables(equation.invars))
+        return name in _ABOUT and not is_scaled
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """The program of a statistic, on frames and on values that are constant in time."""
+
+    variable: Var
+    equations: Sequence[JaxprEqn]
+    frames: Sequence[Var]
+    others: Sequence[Var]
+    constants: Mapping[Var, Any]
+    origin: JaxprEqn
+
+    @property
+    def axes(self) -> list[int]:
+        """The time axis of each array of frames."""
+        return [symbolic_axes(shape_of(each))[0] for each in self.frames]
+
+    @functools.cached_property
+    def streamed(self) -> Any:
+        """The statistic as a stream of single frames."""
+        sizes = {str(shape_of(each)[axis]) for each, axis in zip(self.frames, self.axes, strict=True)}
+        if len(sizes) != 1 or any(len(symbolic_axes(shape_of(each))) != 1 for each in self.frames):
+            self.refuse("it combines frames of several lengths")
+        (size,) = sizes
+
+        def function(others: Any, frames: Any) -> Any:
+            count = frames[0].shape[self.axes[0]]
+
+            def at(spelling: Any) -> Any:
+                if not is_symbolic(spelling):
+                    return spelling
+                if (found := _as_multiple(spelling, size)) is None:
+                    return self.refuse(f"it needs the length {spelling} beside {size}")
+                factor, offset = found
+                return factor * count + offset
+
+            environment = {**self.constants, **dict(zip((*self.others, *self.frames), (*others, *frames), strict=True))}
+            run(self.equations, environment, functools.partial(bind_at, at))
+            return environment[self.variable]
+
+        # Two frames for each length, so that the length of the statistic is a symbol of its own.
+        frames = [
+            jax.ShapeDtypeStruct([2 if place == axis else each for place, each in enumerate(shape_of(v))], type_of(v))
+            for v, axis in zip(self.frames, self.axes, strict=True)
+        ]
+        others = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in self.others]
+        options = {"multiple": 1, "constraints": (), "past": None, "pulse": 1, "types": Types.here(), "compares": False}
+        try:
+            return stream_in_types(function, frames, axes=self.axes, params=others, **options)
+        except StreamError as error:
+            raise StreamError(f"{describe_equation((self.origin,))} cannot be bounded: {error}") from error
+
+    def refuse(self, why: str) -> Any:
+        """Refuse the statistic."""
+        raise StreamError(f"{describe_equation((self.origin,))} cannot be bounded: {why}")
+
+    def of_each(self, others: Sequence[Any], frames: Sequence[Any]) -> Any:
+        """Return the statistic of all frames up to each frame, ``[time, ...]``."""
+        streamed = self.streamed
+
+        def step(state: Any, frame: Sequence[Any]) -> tuple[Any, Any]:
+            pulse = [jnp.expand_dims(x, axis) for x, axis in zip(frame, self.axes, strict=True)]
+            _, state = streamed.step(list(others), state, pulse)
+            return state, streamed.flush(list(others), state)[0]
+
+        moved = [jnp.moveaxis(x, axis, 0) for x, axis in zip(frames, self.axes, strict=True)]
+        return varying.scan(step, streamed.init(params=list(others)), moved)[1]
+
+
+def _as_multiple(spelling: Any, size: Any) -> tuple[int, int] | None:
+    """Return a and b if a size is ``a * size + b`` for all lengths, else None."""
+    far = max(magnitude_of(spelling), magnitude_of(size))
+    lengths = np.arange(1, 3 * far + 3)
+    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (spelling, size))
+    factor = int((values[-1] - values[0]) // max(counts[-1] - counts[0], 1))
+    offset = int(values[0] - factor * counts[0])
+    return (factor, offset) if np.array_equal(values, factor * counts + offset) else None
+
+
+def _scores(jaxpr: Any) -> dict[Var, int]:
+    """Return the scores of attention to all frames, without a mask of positions, with the axis of the keys."""
+    found, from_data = {}, set(jaxpr.invars)
+    positions: set[Var] = set()  # pairs of frames that depend on positions
+    for equation in jaxpr.eqns:
+        read_ = set(variables(equation.invars))
+        if read_ & from_data:
+            from_data.update(equation.outvars)
+        for each in equation.outvars:
+            if len(symbolic_axes(shape_of(each))) > 1 and (each not in from_data or read_ & positions):
+                positions.add(each)
+        if entry_of(equation).monoid == "max" and entry_of(equation).kind == "reduction":
+            (x,) = equation.invars
+            axes = symbolic_axes(shape_of(x))
+            if (
+                len(axes) == 2
+                and len({*axes} & {*equation.params["axes"]}) == 1
+                and x not in positions
+                and x in from_data
+            ):
+                found[x] = next(axis for axis in axes if axis in equation.params["axes"])
+    return found
