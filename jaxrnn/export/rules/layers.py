@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
-from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.quantized import dequantized
 from jaxrnn.export.reshaping import bare, broadcast, reshape
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.rules.reduction import reduced
+from jaxrnn.export.small.control import steps_of
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
-from jaxrnn.jaxprs.equations import bind, trace, type_of
+from jaxrnn.jaxprs.equations import bind, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.own import computed
 
@@ -149,22 +149,6 @@ def _node(
 
 def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
     return lowering.evaluate(steps_of(equation), operands)
-
-
-def steps_of(equation: JaxprEqn) -> ClosedJaxpr:
-    """Return the steps of a layer as a jaxpr of the operands."""
-    params = equation.params
-
-    def steps(*arrays: Any) -> list[Any]:
-        x, initial, weights, exists = jax.tree.unflatten(params["structure"], arrays)
-        y, final = written_out(params["cells"], weights, x, initial, direction=params["direction"], exists=exists)
-        return [y, *final]
-
-    with params["types"].in_force():
-        closed, _ = trace(
-            steps, *(jax.ShapeDtypeStruct(shape_of_atom(each), type_of(each)) for each in equation.invars)
-        )
-    return closed
 
 
 @dataclass(frozen=True)
