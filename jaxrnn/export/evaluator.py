@@ -34,7 +34,7 @@ from jaxrnn.streaming.diagnostics import Path, describe_equation
 #: results if the primitive has several.
 Rule = Callable[..., Any]
 
-#: The rules for all engines: of equations on real numbers, and of equations with complex numbers or random keys.
+#: The rules for all engines: of equations on any numbers, and of equations with complex numbers or random keys.
 SMALL: Rules[Rule] = Rules()
 PAIRS: Rules[Rule] = Rules()
 
@@ -78,6 +78,10 @@ class Evaluator:
         structs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in operands]
         return self.evaluate(trace(function, *structs)[0], operands)
 
+    def compute(self, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> Any:
+        """Return the result of an equation, which a JAX function of the operands computes."""
+        return self.trace(function, *operands)[0]
+
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
         """Evaluate an equation of a program."""
         with self.at(equation):
@@ -101,7 +105,7 @@ class Evaluator:
         """Return the rule of an equation, or None; refuse complex numbers without a rule."""
         if not any(map(is_complex, (*equation.invars, *equation.outvars))):
             return self.rules.of(equation)
-        return self.of_complex.of(equation) or self.refuse_complex()
+        return self.of_complex.of(equation) or SMALL.of(equation) or self.refuse_complex()
 
     @contextlib.contextmanager
     def at(self, equation: JaxprEqn) -> Iterator[None]:
@@ -126,6 +130,16 @@ class Evaluator:
     def refuse_complex(self) -> NoReturn:
         """Refuse complex numbers in the current equation."""
         self.refuse(f"{self.engine} has no such operator for complex numbers: use real and imaginary parts")
+
+
+def of_arrays(rules: Rules[Rule], *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a JAX function of the operands, as the rule of primitives."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        rules.add(*names)(lambda evaluator, equation, *operands: evaluator.compute(function, equation, *operands))
+        return function
+
+    return decorate
 
 
 def is_complex(atom: Any) -> bool:

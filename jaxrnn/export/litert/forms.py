@@ -18,10 +18,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Evaluator, Rule
+from jaxrnn.export.evaluator import Evaluator, Rule, of_arrays
 from jaxrnn.export.small import PAIRS, SMALL
 from jaxrnn.export.small.control import chosen_branch, steps_of, unrolled
-from jaxrnn.export.small.functions import COMPOSED, is_known, rounded_away
+from jaxrnn.export.small.functions import is_known, rounded_away
 from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, free_axes, type_of, walk
 from jaxrnn.jaxprs.own import computed
@@ -79,6 +79,10 @@ class Forms(Evaluator):
             of_bytes = self.in_bytes and equation.primitive.name in _OF_BYTES
             self.check(np.uint8 if of_bytes else type_of(_typical(equation)))
         return super().rule_of(equation) or _unchanged
+
+    def compute(self, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> Any:
+        """Compute in types of LiteRT."""
+        return super().compute(function, equation, *map(_wide, operands)).astype(type_of(equation.outvars[0]))
 
     def scope(self, *operands: Any) -> contextlib.AbstractContextManager[Any]:
         """Return the scope of a product."""
@@ -271,25 +275,11 @@ def _in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def _composed(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Add the rule of a primitive that equals a function of other primitives, in types of LiteRT."""
-    if function is None:
-        return functools.partial(_composed, name)
-
-    def rule(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-        return forms.trace(function, *map(_wide, operands))[0].astype(type_of(equation.outvars[0]))
-
-    RULES.add(name)(rule)
-    return function
+of_arrays(RULES, "rsqrt")(lambda x: 1 / jnp.sqrt(x))
+of_arrays(RULES, "atanh")(lambda x: jnp.sign(x) * jnp.log1p(2 * jnp.abs(x) / (1 - jnp.abs(x))) / 2)
 
 
-for _name, _function in COMPOSED.items():
-    _composed(_name, _function)
-_composed("rsqrt", lambda x: 1 / jnp.sqrt(x))
-_composed("atanh", lambda x: jnp.sign(x) * jnp.log1p(2 * jnp.abs(x) / (1 - jnp.abs(x))) / 2)
-
-
-@_composed("log1p")
+@of_arrays(RULES, "log1p")
 def _log1p(x: Any) -> Any:
     """Sum a series for small numbers: LiteRT's logarithm of a number close to 1 has few digits."""
     small = jnp.abs(x) < 0.5
@@ -299,13 +289,13 @@ def _log1p(x: Any) -> Any:
     return jnp.where(small, series, jnp.log(1 + x))
 
 
-@_composed("expm1")
+@of_arrays(RULES, "expm1")
 def _expm1(x: Any) -> Any:
     """Write ``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
     return jnp.tanh(x / 2) * (jnp.exp(x) + 1)
 
 
-@_composed("sinh")
+@of_arrays(RULES, "sinh")
 def _sinh(x: Any) -> Any:
     """Keep the digits of small numbers."""
     size = jnp.abs(x)
@@ -314,7 +304,7 @@ def _sinh(x: Any) -> Any:
     return jnp.sign(x) * jnp.where(size < 1, (low + low / (1 + low)) / 2, high)
 
 
-@_composed("asinh")
+@of_arrays(RULES, "asinh")
 def _asinh(x: Any) -> Any:
     """Keep the digits of small numbers, and do not square large numbers."""
     size = jnp.abs(x)
@@ -324,7 +314,7 @@ def _asinh(x: Any) -> Any:
     return jnp.sign(x) * jnp.where(large, jnp.log(size) + math.log(2), low)
 
 
-@_composed("acosh")
+@of_arrays(RULES, "acosh")
 def _acosh(x: Any) -> Any:
     """Keep the digits of numbers close to 1, and do not square large numbers."""
     large = x > 2**24

@@ -9,13 +9,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.export.evaluator import of_arrays
 from jaxrnn.export.lowering import RULES, Lowering
-from jaxrnn.export.reshaping import reshape
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.small.functions import is_known, rounded_away
-from jaxrnn.export.writer import Operand, dtype_of, shape_of
+from jaxrnn.export.writer import Operand, dtype_of
 from jaxrnn.jaxprs.primitives import entry_of
 
 
@@ -135,29 +136,22 @@ def _are_low_bits(mask: np.ndarray) -> bool:
     return bool(np.all((mask >= 0) & (mask < np.iinfo(mask.dtype).max) & (mask & (mask + 1) == 0)))
 
 
-@RULES.add("population_count")
-def count_bits(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Count the bits that are 1."""
-    return _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Mod", shifted, np.array(2, np.uint64)))
+@of_arrays(RULES, "population_count")
+def _count_of_ones(x: Any) -> Any:
+    return _sum_of_bits(x, lambda shifted: lax.rem(shifted, jnp.full_like(shifted, 2)))
 
 
-@RULES.add("clz")
-def count_leading_zeros(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+@of_arrays(RULES, "clz")
+def _count_of_leading_zeros(x: Any) -> Any:
     """Count the bits above the highest bit that is 1."""
-    one = np.array(1, np.uint64)
-    used = _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Min", shifted, one))
-    return elements(lowering, "Sub", np.array(8 * dtype_of(x).itemsize, dtype_of(x)), used)
+    used = _sum_of_bits(x, lambda shifted: jnp.minimum(shifted, np.uint64(1)))
+    return np.array(8 * x.dtype.itemsize, x.dtype) - used
 
 
-def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand], Operand]) -> Operand:
-    dtype = dtype_of(x)
-    wide = cast(lowering, cast(lowering, x, _unsigned(dtype)), np.uint64)
-    wide = reshape(lowering.writer, wide, (*shape_of(x), 1))
-    places = np.arange(8 * dtype.itemsize, dtype=np.uint64)
-    bits = cast(lowering, of_shifted(elements(lowering, "BitShift", wide, places, direction="RIGHT")), np.int64)
-    axis = np.array([len(shape_of(x))], np.int64)
-    total = lowering.writer.node("ReduceSum", bits, axis, shape=shape_of(x), dtype=np.int64, keepdims=0)
-    return cast(lowering, total, dtype)
+def _sum_of_bits(x: Any, of_shifted: Callable[[Any], Any]) -> Any:
+    wide = x.astype(_unsigned(x.dtype)).astype(np.uint64)[..., None]
+    shifted = of_shifted(jnp.right_shift(wide, np.arange(8 * x.dtype.itemsize, dtype=np.uint64)))
+    return shifted.astype(np.int64).sum(-1).astype(x.dtype)
 
 
 @RULES.add("atan2")
@@ -213,16 +207,14 @@ def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return elements(lowering, "Round", x) if to_even else lowering.trace(rounded_away, x)[0]
 
 
-@RULES.add("exp2")
-def power_of_two(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Pow``."""
-    return elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x))
+@of_arrays(RULES, "exp2")
+def _power_of_two(x: Any) -> Any:
+    return lax.pow(jnp.full_like(x, 2), x)
 
 
-@RULES.add("is_finite")
-def is_finite(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Compare the magnitude with infinity; the comparison with NaN is False."""
-    return elements(lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool)
+@of_arrays(RULES, "is_finite")
+def _is_finite(x: Any) -> Any:
+    return lax.lt(lax.abs(x), jnp.full_like(x, np.inf))  # a comparison with NaN is False
 
 
 @RULES.add("integer_pow")

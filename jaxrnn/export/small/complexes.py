@@ -171,7 +171,14 @@ def _as_parts(atoms: Sequence[Any]) -> list[Any]:
     return [_real_var(atom) for atom in atoms for _ in range(2 if is_complex(atom) else 1)]
 
 
-def _joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[[Any, Any, Any], Any]) -> list[Any]:
+def split(atoms: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Return both parts of each complex value, and the other values."""
+    pairs = zip(atoms, values, strict=True)
+    return [part_of(x, part) for atom, x in pairs for part in (("real", "imag") if is_complex(atom) else ("",))]
+
+
+def joined(atoms: Sequence[Any], parts: Sequence[Any], join: Callable[..., Any]) -> list[Any]:
+    """Return values whose parts are joined by a function of an atom and both parts."""
     rest = iter(parts)
     return [join(atom, next(rest), next(rest)) if is_complex(atom) else next(rest) for atom in atoms]
 
@@ -183,7 +190,7 @@ def _from_parts(atom: Any, first: Any, second: Any) -> Any:
     return lax.complex(first, second)
 
 
-def _split(atom: Any, x: Any) -> list[Any]:
+def _parts(atom: Any, x: Any) -> list[Any]:
     if not is_complex(atom):
         return [x]
     return list(jnp.moveaxis(jax.random.key_data(x), -1, 0)) if is_key(type_of(atom)) else [x.real, x.imag]
@@ -194,8 +201,8 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
     atoms, results = body.jaxpr.invars, body.jaxpr.outvars
 
     def function(*parts: Any) -> list[Any]:
-        values = evaluate(body, _joined(atoms, parts, _from_parts))
-        return [part for atom, each in zip(results, values, strict=True) for part in _split(atom, each)]
+        values = evaluate(body, joined(atoms, parts, _from_parts))
+        return [part for atom, each in zip(results, values, strict=True) for part in _parts(atom, each)]
 
     return trace(function, *(jax.ShapeDtypeStruct(each.aval.shape, type_of(each)) for each in _as_parts(atoms)))[0]
 
@@ -213,15 +220,13 @@ def around_bodies(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> l
         elif name == "branches":
             params[name] = tuple(map(_of_parts, value))
     invars, outvars = _as_parts(equation.invars), _as_parts(equation.outvars)
-    pairs = zip(equation.invars, operands, strict=True)
-    parts = [part_of(each, part) for atom, each in pairs for part in (("real", "imag") if is_complex(atom) else ("",))]
     of_real = equation.replace(invars=invars, outvars=outvars, params=params)
-    results = evaluator.written(of_real, parts)
-    return _joined(equation.outvars, results, lambda _, *parts: Complex(*parts))
+    results = evaluator.written(of_real, split(equation.invars, operands))
+    return joined(equation.outvars, results, lambda atom, *parts: Complex(*parts))
 
 
 @PAIRS.add("complex")
-def joined(evaluator: Evaluator, equation: JaxprEqn, real: Any, imag: Any) -> Complex:
+def pair(evaluator: Evaluator, equation: JaxprEqn, real: Any, imag: Any) -> Complex:
     """Return two real arrays as a complex array."""
     return Complex(real, imag)
 

@@ -12,14 +12,11 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.recurrence import written_out
-from jaxrnn.export.evaluator import PAIRS, SMALL, Evaluator
+from jaxrnn.export.evaluator import SMALL, Evaluator
 from jaxrnn.jaxprs.equations import called, shape_of, trace, type_of
 from jaxrnn.jaxprs.own import platforms_of
 
 
-@PAIRS.add(kind="call")
-@PAIRS.add(kind="checkpoint")
-@PAIRS.add(kind="custom rule")
 @SMALL.add(kind="call")
 @SMALL.add(kind="checkpoint")
 @SMALL.add(kind="custom rule")
@@ -28,7 +25,6 @@ def call(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
     return evaluator.evaluate(called(equation), operands)
 
 
-@PAIRS.add("custom_linear_solve")
 @SMALL.add("custom_linear_solve")
 def linear_solve(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Evaluate the equations that solve; the other equations are for derivatives."""

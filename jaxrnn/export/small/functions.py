@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.export.evaluator import SMALL
-
-#: Primitives as JAX functions of other primitives, which engines have.
-COMPOSED: dict[str, Callable[..., Any]] = {}
+from jaxrnn.export.evaluator import SMALL, of_arrays
 
 
-def _traced(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a JAX function of the operands of a primitive, so that the function is the primitive's rule."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        SMALL.add(name)(lambda evaluator, equation, *operands: evaluator.trace(function, *operands)[0])
-        COMPOSED[name] = function
-        return function
-
-    return decorate
-
-
-@_traced("lt_to")
+@of_arrays(SMALL, "lt_to")
 def _is_below(x: Any, y: Any) -> Any:
     """Compare in the total order of floats: -0 is below 0, and NaN above all numbers."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -36,15 +21,15 @@ def _is_below(x: Any, y: Any) -> Any:
     return (x < y) | ((x == y) & (1 / x < 1 / y)) | ((y != y) & (x == x))
 
 
-@_traced("le_to")
+@of_arrays(SMALL, "le_to")
 def _is_not_above(x: Any, y: Any) -> Any:
     return ~_is_below(y, x)
 
 
-@_traced("cbrt")
+@of_arrays(SMALL, "cbrt")
 def _cube_root(x: Any) -> Any:
     """Return the power of 1/3 of the magnitude, after a step of Newton's method, with the sign of the operand."""
-    size = jnp.abs(_at_least_float32(x))
+    size = jnp.abs(at_least_float32(x))
     root = jnp.exp(jnp.log(size) / 3)
     finite = (root > 0) & (root < np.inf)
     inside = jnp.where(finite, root, 1)
@@ -52,21 +37,22 @@ def _cube_root(x: Any) -> Any:
     return jnp.where(x < 0, -root, root).astype(x.dtype)
 
 
-def _at_least_float32(x: Any) -> Any:
+def at_least_float32(x: Any) -> Any:
+    """Return numbers in float32 or float64."""
     return x if x.dtype == np.float64 else x.astype(np.float32)
 
 
-@_traced("log2")
+@of_arrays(SMALL, "log2")
 def _binary_logarithm(x: Any) -> Any:
     return (lax.log(x.astype(np.float64)) / np.log(2)).astype(x.dtype)
 
 
-@_traced("one_minus_square")
+@of_arrays(SMALL, "one_minus_square")
 def _one_minus_square(x: Any) -> Any:
     return (1 - x) * (1 + x)
 
 
-@_traced("polynomial")
+@of_arrays(SMALL, "polynomial")
 def _polynomial(x: Any, *coefficients: Any) -> Any:
     """Evaluate a polynomial by Horner's rule; the constant coefficient is first."""
     total = functools.reduce(lambda total, each: total * x + each, reversed(coefficients))
@@ -80,7 +66,7 @@ def is_known(y: Any, *others: int) -> bool:
 
 def rounded_away(x: Any) -> Any:
     """Round half away from 0, in float32 at least."""
-    magnitude = lax.abs(_at_least_float32(x))
+    magnitude = lax.abs(at_least_float32(x))
     low = lax.floor(magnitude)
     up = jnp.where(magnitude - low >= 0.5, low + 1, low)
     return jnp.where(x < 0, -up, up).astype(x.dtype)

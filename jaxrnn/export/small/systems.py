@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import PAIRS, SMALL, Evaluator
+from jaxrnn.export.evaluator import SMALL, Evaluator
 from jaxrnn.jaxprs.equations import shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 
@@ -37,7 +37,6 @@ def _written(evaluator: Evaluator, function: Callable[..., Any], equation: Jaxpr
     return evaluator.evaluate(trace(function, *structs)[0], operands)
 
 
-@PAIRS.add("triangular_solve")
 @SMALL.add("triangular_solve")
 def substituted(evaluator: Evaluator, equation: JaxprEqn, matrix: Any, right: Any) -> Any:
     """Evaluate a triangular system: a product with the inverse of a constant matrix, or a substitution."""
@@ -81,7 +80,6 @@ def _substituted(a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
     return jnp.concatenate([rows[row] for row in range(size)], -2)
 
 
-@PAIRS.add("cholesky")
 @SMALL.add("cholesky")
 def cholesky(evaluator: Evaluator, equation: JaxprEqn, matrix: Any) -> Any:
     """Evaluate a Cholesky decomposition; the result is NaN if the matrix is not positive definite."""
@@ -105,7 +103,6 @@ def _factor(a: Any) -> Any:
     return jnp.where(exists, jnp.concatenate(columns, -1), jnp.asarray(np.nan, a.dtype))
 
 
-@PAIRS.add("lu")
 @SMALL.add("lu")
 def triangles(evaluator: Evaluator, equation: JaxprEqn, matrix: Any) -> list[Any]:
     """Evaluate an LU decomposition with the largest element of each column as pivot."""
