@@ -20,7 +20,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.evaluator import Evaluator, Rule, of_arrays
 from jaxrnn.export.small import PAIRS, SMALL
-from jaxrnn.export.small.control import chosen_branch, steps_of, unrolled
+from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
 from jaxrnn.export.small.functions import is_known, rounded_away
 from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, free_axes, type_of, walk
@@ -113,7 +113,7 @@ def _unchanged(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
 def _layer(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Recurrent layers: their steps."""
     with jax.named_scope(LAYER):
-        return forms.evaluate(steps_of(equation), operands)
+        return layer_in_steps(forms, equation, *operands)
 
 
 @RULES.add("onnx_operator")

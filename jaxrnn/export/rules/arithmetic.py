@@ -207,14 +207,16 @@ def rounded(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     return elements(lowering, "Round", x) if to_even else lowering.trace(rounded_away, x)[0]
 
 
-@of_arrays(RULES, "exp2")
-def _power_of_two(x: Any) -> Any:
-    return lax.pow(jnp.full_like(x, 2), x)
+@RULES.add("exp2")
+def power_of_two(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Write ``Pow``."""
+    return elements(lowering, "Pow", np.array(2, dtype_of(x)), x, dtype=dtype_of(x))
 
 
-@of_arrays(RULES, "is_finite")
-def _is_finite(x: Any) -> Any:
-    return lax.lt(lax.abs(x), jnp.full_like(x, np.inf))  # a comparison with NaN is False
+@RULES.add("is_finite")
+def is_finite(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+    """Compare the magnitude with infinity; the comparison with NaN is False."""
+    return elements(lowering, "Less", elements(lowering, "Abs", x), np.array(np.inf, dtype_of(x)), dtype=bool)
 
 
 @RULES.add("integer_pow")

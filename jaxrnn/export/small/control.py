@@ -67,8 +67,9 @@ def _stacked(*frames: Any) -> Any:
     return jnp.stack(frames)
 
 
-def steps_of(equation: JaxprEqn) -> ClosedJaxpr:
-    """Return the steps of a recurrent layer as a jaxpr of the operands."""
+@SMALL.add("recurrent_layer")
+def layer_in_steps(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Evaluate the steps of a recurrent layer."""
     params = equation.params
 
     def steps(*arrays: Any) -> list[Any]:
@@ -76,6 +77,7 @@ def steps_of(equation: JaxprEqn) -> ClosedJaxpr:
         y, final = written_out(params["cells"], weights, x, initial, direction=params["direction"], exists=exists)
         return [y, *final]
 
+    structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in equation.invars]
     with params["types"].in_force():
-        closed, _ = trace(steps, *(jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in equation.invars))
-    return closed
+        closed, _ = trace(steps, *structs)
+    return evaluator.evaluate(closed, operands)
