@@ -128,7 +128,7 @@ def verify_lowering(
 
 def verify_refusals(function, *examples, opset=17):
     """Refuse each equation in turn: the error names that equation alone. Return the number of equations."""
-    traced, write = _traced(function, examples), Lowering._written
+    traced, write = _traced(function, examples), Lowering.written
     refused, count = None, itertools.count()
 
     def written(lowering, equation, operands):
@@ -136,7 +136,7 @@ def verify_refusals(function, *examples, opset=17):
             lowering.refuse("refused here")
         return write(lowering, equation, operands)
 
-    with mock.patch.object(Lowering, "_written", written):
+    with mock.patch.object(Lowering, "written", written):
         lower(*traced, opset=opset, label="function")
         equations = next(count)
         for refused in range(equations):  # noqa: B007 - `written` reads the number

@@ -40,6 +40,11 @@ def parts(x):
     return jnp.stack([x.real, x.imag])
 
 
+def turned(carry, z):
+    carry = carry * (0.5 + 0.5j) + z
+    return carry, carry * z
+
+
 def convolved(x, kernel=KERNEL, strides=(1,), pads=((3, 3),), **options):
     return lax.conv_general_dilated(x, jnp.asarray(kernel), strides, pads, **options)
 
@@ -106,6 +111,17 @@ OPERATIONS = {
         lambda x: parts(jnp.einsum("bft,bgt->bfg", jnp.fft.rfft(x), jnp.conj(jnp.fft.rfft(x)))),
         FRAMES,
     ),
+    "complex loop": (lambda x: parts(lax.scan(turned, lax.complex(x[0], x[1]), lax.complex(x, 2 * x))[1]), X),
+    "complex loop backwards": (
+        lambda x: parts(lax.scan(turned, lax.complex(x[0], x[1]), lax.complex(x, 2 * x), reverse=True)[0]),
+        X,
+    ),
+    "complex branch": (lambda x: parts(lax.cond(x[0, 0] > 0, jnp.conj, jnp.square, lax.complex(x, 2 * x))), X),
+    "complex gather outside": (
+        lambda x: parts(jnp.take(lax.complex(x, 2 * x), jnp.argmax(x, 1) * 2, 1, mode="fill", fill_value=2 + 1j)),
+        X,
+    ),
+    "complex product with real numbers": (lambda x: parts(lax.dot(x, jnp.asarray(TABLE[:6, None] * (1 - 2j)))), X),
     "convolution in float16": (
         lambda x: lax.conv_general_dilated(
             x[:, :1].astype(jnp.float16), jnp.asarray(IMAGE_KERNEL[:, :1], jnp.float16), (1, 1), "VALID"
@@ -153,6 +169,11 @@ def test_integers_divided_by_an_input(divide):
             X,
             "trips depends on data",
         ),
+        (
+            lambda x: lax.while_loop(lambda c: c.real.sum() < 9, lambda c: c * 2, lax.complex(x, x)).real,
+            X,
+            "trips depends on data",
+        ),
         (lambda x: x + jax.random.normal(jax.random.key(0), x.shape) * x[0, 0], X, "no counterpart|random"),
         (lambda x: x.at[jnp.argmax(x)].add(1.0), X, "no scatter-add.*one_hot"),
         (lambda x: x @ x.T, WHOLE, r"'dot_general' .*known to compute it in int32, only in .*: convert to float32"),
@@ -165,7 +186,7 @@ def test_integers_divided_by_an_input(divide):
             "'broadcast_in_dim': LiteRT has no counterpart",
         ),
     ],
-    ids=["while", "random", "scatter", "integers", "bfloat16", "bits", "long loop", "half"],
+    ids=["while", "complex while", "random", "scatter", "integers", "bfloat16", "bits", "long loop", "half"],
 )
 def test_what_litert_lacks_is_refused_by_name(function, x, words, tmp_path):
     with pytest.raises(UnsupportedError, match=words):

@@ -13,7 +13,7 @@ from lowering_verifier import lowered, verify_lowering
 from tiers import of_tiers
 
 from jaxrnn.errors import UnsupportedError
-from jaxrnn.export.rules.systems import LARGEST
+from jaxrnn.export.small.systems import LARGEST
 
 #: Roundings of a number of the size of the largest result; the condition of the matrices is below 100.
 ROUNDINGS = 300

@@ -26,17 +26,17 @@ MADE = "made"
 Operand = np.ndarray | ir.Value
 
 
-def shape_of(operand: Operand) -> tuple[int, ...]:
-    """Return the shape of an operand."""
-    if isinstance(operand, np.ndarray):
+def shape_of(operand: Any) -> tuple[int, ...]:
+    """Return the shape of an array, or of a value of a graph."""
+    if not isinstance(operand, ir.Value):
         return operand.shape
     assert operand.shape is not None
     return tuple(int(size) for size in operand.shape)  # pyright: ignore[reportArgumentType]
 
 
-def dtype_of(operand: Operand) -> np.dtype:
-    """Return the dtype of an operand."""
-    if isinstance(operand, np.ndarray):
+def dtype_of(operand: Any) -> np.dtype:
+    """Return the dtype of an array, or of a value of a graph."""
+    if not isinstance(operand, ir.Value):
         return operand.dtype
     assert operand.dtype is not None
     return operand.dtype.numpy()

@@ -473,11 +473,13 @@ class Rules(dict[str, Rule]):
 
         @RULES.add(kind="elementwise")
         def elementwise(...): ...
+
+    ``shared`` are rules of several contexts, which an own rule replaces.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_kind: dict[str, Any] = {}
+    def __init__(self, shared: Rules[Rule] | None = None) -> None:
+        super().__init__(shared or {})
+        self.of_kind: dict[str, Any] = dict(shared.of_kind) if shared else {}
 
     def add(self, *names: str, kind: str = "") -> Callable[[Rule], Rule]:
         """Decorate the rule of primitives with these names, or of all primitives of a kind."""

@@ -35,7 +35,7 @@ from jaxrnn.export.files import (
     json_text,
 )
 from jaxrnn.export.graphs import Graph
-from jaxrnn.export.litert import complexes as _complexes  # noqa: F401  (registers its rules)
+from jaxrnn.export.litert import fourier as _fourier  # noqa: F401  (registers its rule)
 from jaxrnn.export.litert.forms import EXACT, LAYER, Forms
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model

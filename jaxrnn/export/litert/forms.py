@@ -16,28 +16,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
-from jaxrnn._jax.versions import Scan
-from jaxrnn.errors import UnsupportedError
-from jaxrnn.export.lowering import array_of, is_complex, known_results
-from jaxrnn.export.rules.arithmetic import COMPOSED, is_known, rounded_away
-from jaxrnn.export.rules.control import call, linear_solve, platform
-from jaxrnn.export.rules.layers import steps_of
-from jaxrnn.export.rules.systems import cholesky, permuted, substituted, triangles
+from jaxrnn.export.evaluator import Evaluator, Rule, of_arrays
+from jaxrnn.export.small import PAIRS, SMALL
+from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
+from jaxrnn.export.small.functions import is_known, rounded_away
 from jaxrnn.export.writer import Made
-from jaxrnn.jaxprs.equations import bind, evaluate, free_axes, is_key, needed, shape_of, type_of, walk
-from jaxrnn.jaxprs.own import computed, platforms_of
+from jaxrnn.jaxprs.equations import bind, free_axes, type_of, walk
+from jaxrnn.jaxprs.own import computed
 from jaxrnn.jaxprs.primitives import Rules, entry_of
-from jaxrnn.streaming.diagnostics import Path, describe_equation
 
 #: Loops are unrolled up to this number of trips, and up to this number of equations.
 TRIPS, EQUATIONS = 256, 20_000
 
 #: Rules ``(forms, equation, *operands)`` of equations on real numbers, and of equations with complex numbers.
-RULES: Rules[Callable[..., Any]] = Rules()
-COMPLEX: Rules[Callable[..., Any]] = Rules()
+RULES: Rules[Rule] = Rules(SMALL)
+COMPLEX: Rules[Rule] = Rules(PAIRS)
 
 #: Scopes of operations in the file: products with arrays that depend on no parameter, which stay float, and recurrent
 #: layers.
@@ -68,48 +63,26 @@ def _typical(equation: JaxprEqn) -> Any:
 _OF_BYTES = ("conv_general_dilated", "dot_general")
 
 
-class Forms:
-    """An evaluator that traces a program again, in operations of LiteRT. ``path`` is the stack of equations."""
+class Forms(Evaluator):
+    """An evaluator that traces a program again, in operations of LiteRT."""
+
+    engine, rules, of_complex = "LiteRT", RULES, COMPLEX
 
     def __init__(self) -> None:
-        self.path: Path = ()
+        super().__init__(Made())
         #: True inside of an operator on integers of 8 bits.
         self.in_bytes = False
-        self.made = Made()
 
-    def evaluate(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
-        """Evaluate a jaxpr."""
-        inner = getattr(jaxpr, "jaxpr", jaxpr)
-        live = inner.replace(eqns=needed(inner.eqns, inner.outvars, effects=True))
-        return evaluate(jaxpr.replace(jaxpr=live) if inner is not jaxpr else live, operands, self.apply)
+    def rule_of(self, equation: JaxprEqn) -> Any:
+        """Return the rule of an equation that LiteRT is known to compute."""
+        if entry_of(equation).kind not in _SEVERAL:
+            of_bytes = self.in_bytes and equation.primitive.name in _OF_BYTES
+            self.check(np.uint8 if of_bytes else type_of(_typical(equation)))
+        return super().rule_of(equation) or _unchanged
 
-    def trace(self, function: Callable[..., Any], *operands: Any) -> list[Any]:
-        """Trace a function of the operands, and evaluate it."""
-        return self.evaluate(jax.make_jaxpr(function)(*operands), operands)
-
-    def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        """Evaluate an equation."""
-        pairs = zip(equation.invars, operands, strict=True)
-        operands = [
-            value if isinstance(value, Tracer) or is_key(type_of(atom)) else array_of(atom, value)
-            for atom, value in pairs
-        ]
-        known = known_results(equation, operands, small=False)
-        if known is not None:
-            self.made.follow(equation.invars, operands, known)
-            return known
-        outer, self.path = self.path, (*self.path, equation)
-        try:
-            if entry_of(equation).kind not in _SEVERAL:
-                of_bytes = self.in_bytes and equation.primitive.name in _OF_BYTES
-                self.check(np.uint8 if of_bytes else type_of(_typical(equation)))
-            rule = RULES.of(equation) or _unchanged
-            if any(map(is_complex, (*equation.invars, *equation.outvars))):
-                rule = COMPLEX.of(equation)
-            results = rule(self, equation, *operands)
-            return [*results] if isinstance(results, list | tuple) else [results]
-        finally:
-            self.path = outer
+    def compute(self, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> Any:
+        """Compute in types of LiteRT."""
+        return super().compute(function, equation, *map(_wide, operands)).astype(type_of(equation.outvars[0]))
 
     def scope(self, *operands: Any) -> contextlib.AbstractContextManager[Any]:
         """Return the scope of a product."""
@@ -122,7 +95,7 @@ class Forms:
         if name in known:
             return
         if np.dtype(dtype).kind == "c":
-            self.refuse("LiteRT has no such operation for complex numbers: use real and imaginary parts")
+            self.refuse_complex()
         reason = f"LiteRT is not known to compute it in {name}"
         if known:
             reason = (
@@ -130,33 +103,17 @@ class Forms:
             )
         self.refuse(f"{reason}; or write it with other functions, or export for ONNX engines")
 
-    def refuse(self, reason: str) -> Any:
-        """Refuse the current equation."""
-        raise UnsupportedError(f"{describe_equation(self.path)}: {reason}")
-
 
 def _unchanged(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Keep an equation."""
     return bind(equation, list(map(jnp.asarray, operands)))
 
 
-RULES.add(kind="call")(call)
-RULES.add(kind="checkpoint")(call)
-RULES.add(kind="custom rule")(call)
-RULES.add("custom_linear_solve")(linear_solve)
-RULES.add("platform_index")(platform)
-# LiteRT has no decompositions; small ones are written out.
-RULES.add("cholesky")(cholesky)
-RULES.add("lu")(triangles)
-RULES.add("lu_pivots_to_permutation")(permuted)
-RULES.add("triangular_solve")(substituted)
-
-
 @RULES.add("recurrent_layer")
 def _layer(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Recurrent layers: their steps."""
     with jax.named_scope(LAYER):
-        return forms.evaluate(steps_of(equation), operands)
+        return layer_in_steps(forms, equation, *operands)
 
 
 @RULES.add("onnx_operator")
@@ -173,11 +130,9 @@ def _operator(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
 @RULES.add("cond")
 def _branch(forms: Forms, equation: JaxprEqn, which: Any, *operands: Any) -> list[Any]:
     """``If`` with a body in the graph: all branches are evaluated, and their results chosen."""
-    branches, platforms = equation.params["branches"], platforms_of(equation)
-    if platforms is not None:
-        return forms.evaluate(branches[platforms.index(None)], operands)
-    if isinstance(which, np.ndarray):
-        return forms.evaluate(branches[int(np.clip(which, 0, len(branches) - 1))], operands)
+    if (known := chosen_branch(equation, which)) is not None:
+        return forms.evaluate(known, operands)
+    branches = equation.params["branches"]
     index = jnp.clip(which.astype(jnp.int32), 0, len(branches) - 1)
     chosen, *others = (forms.evaluate(branch, operands) for branch in branches)
     for number, results in enumerate(others, 1):
@@ -189,26 +144,14 @@ def _branch(forms: Forms, equation: JaxprEqn, which: Any, *operands: Any) -> lis
 @RULES.add("scan")
 def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """``While`` with a body in the graph: the loop is unrolled."""
-    params = equation.params
-    fixed, carry, xs = Scan.of(equation).split(operands)
-    length, body = params["length"], params["jaxpr"]
+    length, body = equation.params["length"], equation.params["jaxpr"]
     size = length * sum(1 for _ in walk(body.jaxpr))
     if length > TRIPS or size > EQUATIONS:
         forms.refuse(
             f"the loop would be unrolled to {length:,} trips and {size:,} operations, and the limits are {TRIPS:,} and "
             f"{EQUATIONS:,}: choose a smaller pulse"
         )
-    carries, collected = len(carry), []
-    for trip in reversed(range(length)) if params["reverse"] else range(length):
-        frames = [x[trip] if isinstance(x, np.ndarray) else lax.index_in_dim(x, trip, keepdims=False) for x in xs]
-        results = forms.evaluate(body, [*fixed, *carry, *frames])
-        carry = results[:carries]
-        collected.append(results[carries:])
-    if params["reverse"]:
-        collected.reverse()
-    if not collected:
-        return [*carry, *(np.zeros(shape_of(each), type_of(each)) for each in equation.outvars[carries:])]
-    return [*carry, *(jnp.stack(ys) for ys in zip(*collected, strict=True))]
+    return unrolled(forms, equation, *operands)
 
 
 @RULES.add("while")
@@ -332,25 +275,11 @@ def _in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def _composed(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Add the rule of a primitive that equals a function of other primitives, in types of LiteRT."""
-    if function is None:
-        return functools.partial(_composed, name)
-
-    def rule(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-        return forms.trace(function, *map(_wide, operands))[0].astype(type_of(equation.outvars[0]))
-
-    RULES.add(name)(rule)
-    return function
+of_arrays(RULES, "rsqrt")(lambda x: 1 / jnp.sqrt(x))
+of_arrays(RULES, "atanh")(lambda x: jnp.sign(x) * jnp.log1p(2 * jnp.abs(x) / (1 - jnp.abs(x))) / 2)
 
 
-for _name, _function in COMPOSED.items():
-    _composed(_name, _function)
-_composed("rsqrt", lambda x: 1 / jnp.sqrt(x))
-_composed("atanh", lambda x: jnp.sign(x) * jnp.log1p(2 * jnp.abs(x) / (1 - jnp.abs(x))) / 2)
-
-
-@_composed("log1p")
+@of_arrays(RULES, "log1p")
 def _log1p(x: Any) -> Any:
     """Sum a series for small numbers: LiteRT's logarithm of a number close to 1 has few digits."""
     small = jnp.abs(x) < 0.5
@@ -360,13 +289,13 @@ def _log1p(x: Any) -> Any:
     return jnp.where(small, series, jnp.log(1 + x))
 
 
-@_composed("expm1")
+@of_arrays(RULES, "expm1")
 def _expm1(x: Any) -> Any:
     """Write ``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
     return jnp.tanh(x / 2) * (jnp.exp(x) + 1)
 
 
-@_composed("sinh")
+@of_arrays(RULES, "sinh")
 def _sinh(x: Any) -> Any:
     """Keep the digits of small numbers."""
     size = jnp.abs(x)
@@ -375,7 +304,7 @@ def _sinh(x: Any) -> Any:
     return jnp.sign(x) * jnp.where(size < 1, (low + low / (1 + low)) / 2, high)
 
 
-@_composed("asinh")
+@of_arrays(RULES, "asinh")
 def _asinh(x: Any) -> Any:
     """Keep the digits of small numbers, and do not square large numbers."""
     size = jnp.abs(x)
@@ -385,7 +314,7 @@ def _asinh(x: Any) -> Any:
     return jnp.sign(x) * jnp.where(large, jnp.log(size) + math.log(2), low)
 
 
-@_composed("acosh")
+@of_arrays(RULES, "acosh")
 def _acosh(x: Any) -> Any:
     """Keep the digits of numbers close to 1, and do not square large numbers."""
     large = x > 2**24

@@ -9,15 +9,14 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.export.lowering import COMPLEX, RULES, Lowering
 from jaxrnn.export.rules import (  # noqa: F401
     arithmetic,
-    complexes,
     control,
     elementwise,
+    fourier,
     layers,
     movement,
     products,
     random,
     reduction,
-    systems,
     windows,
 )
 

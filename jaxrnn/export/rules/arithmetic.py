@@ -1,4 +1,4 @@
-"""Rules for integer arithmetic that wraps around, and for functions that ONNX lacks."""
+"""Rules for integer arithmetic that wraps around, and for functions that ONNX writes in several operators."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from jaxrnn.export.evaluator import of_arrays
 from jaxrnn.export.lowering import RULES, Lowering
-from jaxrnn.export.reshaping import reshape
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
-from jaxrnn.export.writer import Operand, dtype_of, shape_of
+from jaxrnn.export.small.functions import is_known, rounded_away
+from jaxrnn.export.writer import Operand, dtype_of
 from jaxrnn.jaxprs.primitives import entry_of
-
-
-def is_known(y: Operand, *others: int) -> bool:
-    """Return True if a divisor is constant and differs from these numbers."""
-    return isinstance(y, np.ndarray) and not np.isin(y, others).any()
 
 
 @RULES.add("div")
@@ -140,90 +136,22 @@ def _are_low_bits(mask: np.ndarray) -> bool:
     return bool(np.all((mask >= 0) & (mask < np.iinfo(mask.dtype).max) & (mask & (mask + 1) == 0)))
 
 
-@RULES.add("population_count")
-def count_bits(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Count the bits that are 1."""
-    return _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Mod", shifted, np.array(2, np.uint64)))
+@of_arrays(RULES, "population_count")
+def _count_of_ones(x: Any) -> Any:
+    return _sum_of_bits(x, lambda shifted: lax.rem(shifted, jnp.full_like(shifted, 2)))
 
 
-@RULES.add("clz")
-def count_leading_zeros(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
+@of_arrays(RULES, "clz")
+def _count_of_leading_zeros(x: Any) -> Any:
     """Count the bits above the highest bit that is 1."""
-    one = np.array(1, np.uint64)
-    used = _sum_of_bits(lowering, x, lambda shifted: elements(lowering, "Min", shifted, one))
-    return elements(lowering, "Sub", np.array(8 * dtype_of(x).itemsize, dtype_of(x)), used)
+    used = _sum_of_bits(x, lambda shifted: jnp.minimum(shifted, np.uint64(1)))
+    return np.array(8 * x.dtype.itemsize, x.dtype) - used
 
 
-def _sum_of_bits(lowering: Lowering, x: Operand, of_shifted: Callable[[Operand], Operand]) -> Operand:
-    dtype = dtype_of(x)
-    wide = cast(lowering, cast(lowering, x, _unsigned(dtype)), np.uint64)
-    wide = reshape(lowering.writer, wide, (*shape_of(x), 1))
-    places = np.arange(8 * dtype.itemsize, dtype=np.uint64)
-    bits = cast(lowering, of_shifted(elements(lowering, "BitShift", wide, places, direction="RIGHT")), np.int64)
-    axis = np.array([len(shape_of(x))], np.int64)
-    total = lowering.writer.node("ReduceSum", bits, axis, shape=shape_of(x), dtype=np.int64, keepdims=0)
-    return cast(lowering, total, dtype)
-
-
-#: Primitives as JAX functions of other primitives, which all engines have.
-COMPOSED: dict[str, Callable[..., Any]] = {}
-
-
-def _traced(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a JAX function of the operands of a primitive, so that the function is the primitive's rule."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        RULES.add(name)(lambda lowering, equation, *operands: lowering.trace(function, *operands)[0])
-        COMPOSED[name] = function
-        return function
-
-    return decorate
-
-
-@_traced("lt_to")
-def _is_below(x: Any, y: Any) -> Any:
-    """Compare in the total order of floats: -0 is below 0, and NaN above all numbers."""
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return x < y
-    # The reciprocal shows the sign of a zero.
-    return (x < y) | ((x == y) & (1 / x < 1 / y)) | ((y != y) & (x == x))
-
-
-@_traced("le_to")
-def _is_not_above(x: Any, y: Any) -> Any:
-    return ~_is_below(y, x)
-
-
-@_traced("cbrt")
-def _cube_root(x: Any) -> Any:
-    """Return the power of 1/3 of the magnitude, after a step of Newton's method, with the sign of the operand."""
-    size = jnp.abs(_at_least_float32(x))
-    root = jnp.exp(jnp.log(size) / 3)
-    finite = (root > 0) & (root < np.inf)
-    inside = jnp.where(finite, root, 1)
-    root = jnp.where(finite, inside - (inside - size / (inside * inside)) / 3, root)
-    return jnp.where(x < 0, -root, root).astype(x.dtype)
-
-
-def _at_least_float32(x: Any) -> Any:
-    return x if x.dtype == np.float64 else x.astype(np.float32)
-
-
-@_traced("log2")
-def _binary_logarithm(x: Any) -> Any:
-    return (lax.log(x.astype(np.float64)) / np.log(2)).astype(x.dtype)
-
-
-@_traced("one_minus_square")
-def _one_minus_square(x: Any) -> Any:
-    return (1 - x) * (1 + x)
-
-
-@_traced("polynomial")
-def _polynomial(x: Any, *coefficients: Any) -> Any:
-    """Evaluate a polynomial by Horner's rule; the constant coefficient is first."""
-    total = functools.reduce(lambda total, each: total * x + each, reversed(coefficients))
-    return jnp.broadcast_to(total, x.shape)
+def _sum_of_bits(x: Any, of_shifted: Callable[[Any], Any]) -> Any:
+    wide = x.astype(_unsigned(x.dtype)).astype(np.uint64)[..., None]
+    shifted = of_shifted(jnp.right_shift(wide, np.arange(8 * x.dtype.itemsize, dtype=np.uint64)))
+    return shifted.astype(np.int64).sum(-1).astype(x.dtype)
 
 
 @RULES.add("atan2")
@@ -246,14 +174,6 @@ def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> O
     angle = f("Atan", ratio)
     angle = f("Where", is_negative(x), f("Sub", math.pi, angle), angle)
     return cast(lowering, f("Mul", f("Where", is_negative(y), -1, 1), angle), own)
-
-
-def rounded_away(x: Any) -> Any:
-    """Round half away from 0, in float32 at least."""
-    magnitude = lax.abs(_at_least_float32(x))
-    low = lax.floor(magnitude)
-    up = jnp.where(magnitude - low >= 0.5, low + 1, low)
-    return jnp.where(x < 0, -up, up).astype(x.dtype)
 
 
 @RULES.add("erf_inv")

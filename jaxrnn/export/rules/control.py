@@ -1,4 +1,4 @@
-"""Rules for calls, branches (``If``) and loops (unrolled, ``Scan`` or ``Loop``)."""
+"""Rules for branches (``If``) and loops (unrolled, ``Scan`` or ``Loop``)."""
 
 from __future__ import annotations
 
@@ -13,50 +13,22 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import plain_forms
-from jaxrnn.export.lowering import COMPLEX, RULES, Lowering, subgraph
-from jaxrnn.export.reshaping import concatenate, cut_along, reshape, source_of
+from jaxrnn.export.lowering import RULES, Lowering, subgraph
+from jaxrnn.export.reshaping import reshape, source_of
 from jaxrnn.export.rules.elementwise import elements
+from jaxrnn.export.small.control import chosen_branch, unrolled
 from jaxrnn.export.writer import Operand, dtype_of, maker_of, shape_of
-from jaxrnn.jaxprs.equations import called, evaluate, needed, trace, type_of, walk
+from jaxrnn.jaxprs.equations import evaluate, needed, trace, type_of, walk
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
-from jaxrnn.jaxprs.own import platforms_of
 from jaxrnn.jaxprs.scanning import scan_recognised
-
-
-@RULES.add(kind="call")
-@RULES.add(kind="checkpoint")
-@RULES.add(kind="custom rule")
-def call(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Write the equations of the function."""
-    return lowering.evaluate(called(equation), operands)
-
-
-@COMPLEX.add("custom_linear_solve")
-@RULES.add("custom_linear_solve")
-def linear_solve(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Write the equations that solve; the other equations are for derivatives."""
-    lengths = equation.params["const_lengths"]
-    start = lengths.matvec + lengths.vecmat
-    right = operands[start + lengths.solve + lengths.transpose_solve :]
-    return lowering.evaluate(equation.params["jaxprs"].solve, [*operands[start : start + lengths.solve], *right])
-
-
-@RULES.add("platform_index")
-def platform(lowering: Lowering, equation: JaxprEqn) -> Operand:
-    """Choose the default, because ONNX engines are not JAX platforms."""
-    return np.array(len(equation.params["platforms"]) - 1, np.int32)
 
 
 @RULES.add("cond")
 def branch(lowering: Lowering, equation: JaxprEqn, which: Operand, *operands: Operand) -> list[Operand]:
     """Write the branch for a constant index, else ``If``, nested for more than two branches."""
-    branches = equation.params["branches"]
-    platforms = platforms_of(equation)
-    if platforms is not None:
-        return lowering.evaluate(branches[platforms.index(None)], operands)
-    if isinstance(which, np.ndarray):
-        return lowering.evaluate(branches[int(np.clip(which, 0, len(branches) - 1))], operands)
-    return _chosen(lowering, equation, range(len(branches)), which, operands)
+    if (chosen := chosen_branch(equation, which)) is not None:
+        return lowering.evaluate(chosen, operands)
+    return _chosen(lowering, equation, range(len(equation.params["branches"])), which, operands)
 
 
 def _chosen(
@@ -98,7 +70,7 @@ def loop(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Ope
     length = params["length"]
     size = sum(1 for _ in walk(body.jaxpr.replace(eqns=needed(body.jaxpr.eqns, body.jaxpr.outvars))))
     if length < 2 or length * size <= _UNROLLED:
-        return _unrolled(lowering, equation, fixed, initial, xs)
+        return unrolled(lowering, equation, *operands)
     # Values that the body returns unchanged are not carries.
     own = body.jaxpr.invars[consts : consts + carries]
     moving = [index for index in range(carries) if body.jaxpr.outvars[index] is not own[index]]
@@ -131,28 +103,6 @@ def _with(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> l
     """Replace the values at these places."""
     replaced = dict(zip(places, new, strict=False))
     return [replaced.get(place, value) for place, value in enumerate(values)]
-
-
-def _unrolled(
-    lowering: Lowering, equation: JaxprEqn, fixed: Sequence[Operand], carry: list[Operand], xs: Sequence[Operand]
-) -> list[Operand]:
-    params, writer = equation.params, lowering.writer
-    collected: list[list[Any]] = []
-    length, carries = params["length"], len(carry)
-    for step in reversed(range(length)) if params["reverse"] else range(length):
-        frames = [reshape(writer, cut_along(writer, x, 0, step, step + 1), shape_of(x)[1:]) for x in xs]
-        results = lowering.evaluate(params["jaxpr"], [*fixed, *carry, *frames])
-        carry = results[:carries]
-        collected.append(results[carries:])
-    if params["reverse"]:
-        collected.reverse()
-    if not collected:
-        return [*carry, *(np.zeros(shape_of_atom(each), type_of(each)) for each in equation.outvars[carries:])]
-    stacked = [
-        concatenate(writer, [reshape(writer, y, (1, *shape_of(y))) for y in ys], 0)
-        for ys in zip(*collected, strict=True)
-    ]
-    return [*carry, *stacked]
 
 
 @RULES.add("while")

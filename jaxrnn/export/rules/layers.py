@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
-from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export import kernels
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.quantized import dequantized
 from jaxrnn.export.reshaping import bare, broadcast, reshape
 from jaxrnn.export.rules.elementwise import cast, elements
 from jaxrnn.export.rules.reduction import reduced
+from jaxrnn.export.small.control import layer_in_steps
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
-from jaxrnn.jaxprs.equations import bind, trace, type_of
+from jaxrnn.jaxprs.equations import bind, type_of
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.own import computed
 
@@ -53,7 +53,7 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
     if frames == 0 or (isinstance(exists, np.ndarray) and not exists.any()):
         return [np.zeros(shape_of_atom(equation.outvars[0]), dtype_of(x)), *initial]
     if not _is_node(equation, lowering.writer.target):
-        return _written_out(lowering, equation, operands)
+        return layer_in_steps(lowering, equation, *operands)
     if exists is None or (isinstance(exists, np.ndarray) and exists.all()):
         return _node(lowering, equation, x, initial, weights)
     if frames == 1:
@@ -63,7 +63,7 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
             y = _where(lowering, some, y, np.zeros((), dtype_of(y)))
     elif lowering.writer.target == TRACT:
         # Each copy of a node keeps a copy of the weights, and tract refuses some nodes in a Scan.
-        return (_by_frame if frames <= _FEW else _written_out)(lowering, equation, operands)
+        return (_by_frame if frames <= _FEW else layer_in_steps)(lowering, equation, *operands)
     else:
         existing = Existing.of(lowering, exists)
         some = existing.some
@@ -76,7 +76,7 @@ def _where(lowering: Lowering, chosen: Operand, x: Operand, other: Operand) -> O
     return elements(lowering, "Where", bare(chosen), x, other, shape=shape_of(x), dtype=dtype_of(x))
 
 
-def _by_frame(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
+def _by_frame(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write the layer on each frame as a node."""
 
     def steps(*arrays: Any) -> list[Any]:
@@ -145,26 +145,6 @@ def _node(
     results = [(shape_of_atom(each), type_of(each)) for each in equation.outvars]
     attributes = {name: value for name, value in attributes.items() if value != []}
     return [*lowering.writer.nodes_of(operator, inputs, results, **attributes)]
-
-
-def _written_out(lowering: Lowering, equation: JaxprEqn, operands: Sequence[Operand]) -> list[Operand]:
-    return lowering.evaluate(steps_of(equation), operands)
-
-
-def steps_of(equation: JaxprEqn) -> ClosedJaxpr:
-    """Return the steps of a layer as a jaxpr of the operands."""
-    params = equation.params
-
-    def steps(*arrays: Any) -> list[Any]:
-        x, initial, weights, exists = jax.tree.unflatten(params["structure"], arrays)
-        y, final = written_out(params["cells"], weights, x, initial, direction=params["direction"], exists=exists)
-        return [y, *final]
-
-    with params["types"].in_force():
-        closed, _ = trace(
-            steps, *(jax.ShapeDtypeStruct(shape_of_atom(each), type_of(each)) for each in equation.invars)
-        )
-    return closed
 
 
 @dataclass(frozen=True)

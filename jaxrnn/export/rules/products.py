@@ -57,8 +57,6 @@ def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand
     params, writer = equation.params, lowering.writer
     numbers, groups = params["dimension_numbers"], params["feature_group_count"]
     dtype = type_of(equation.outvars[0])
-    if np.dtype(dtype).kind == "c":
-        lowering.refuse("ONNX has no complex convolution: convolve the real and imaginary parts")
     x, kernel = transpose(writer, x, numbers.lhs_spec), transpose(writer, kernel, numbers.rhs_spec)
     if params["batch_group_count"] > 1:
         groups = params["batch_group_count"]

@@ -15,7 +15,9 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 from jax.extend.random import threefry_prng_impl as implementation
 
-from jaxrnn.export.lowering import COMPLEX, RULES, Complex, Lowering, check_key
+from jaxrnn.export.evaluator import Complex, check_key
+from jaxrnn.export.lowering import COMPLEX, RULES, Lowering
+from jaxrnn.export.small.complexes import joined, split
 from jaxrnn.export.writer import Operand
 from jaxrnn.jaxprs.equations import is_key, type_of
 
@@ -51,22 +53,17 @@ def _of_each_key(function: Callable[..., Any], keys: Any, *others: Any) -> Any:
 
 def on_keys(integers: Callable[..., Any], lowering: Lowering, equation: JaxprEqn, *operands: Any) -> Any:
     """Write an equation that creates or reads keys, as a function of their integers."""
-    (result,) = equation.outvars
-    for atom in (*equation.invars, result):
+    for atom in (*equation.invars, *equation.outvars):
         if is_key(type_of(atom)):
             check_key(type_of(atom))
 
     def function(*parts: Any) -> list[Any]:
-        rest = iter(parts)
-        values = [
-            jnp.stack([next(rest), next(rest)], -1) if is_key(type_of(atom)) else next(rest) for atom in equation.invars
-        ]
+        values = joined(equation.invars, parts, lambda atom, *pair: jnp.stack(pair, -1))
         found = integers(equation.params, *values)
-        return [found[..., 0], found[..., 1]] if is_key(type_of(result)) else [found]
+        return [found[..., 0], found[..., 1]] if is_key(type_of(equation.outvars[0])) else [found]
 
-    parts = [part for each in operands for part in ([each.real, each.imag] if isinstance(each, Complex) else [each])]
-    found = lowering.trace(function, *parts)
-    return Complex(*found) if is_key(type_of(result)) else found[0]
+    found = lowering.trace(function, *split(equation.invars, operands))
+    return joined(equation.outvars, found, lambda atom, *pair: Complex(*pair))[0]
 
 
 def _on_integers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,6 +1,6 @@
-"""Rules for small linear systems, whose solution is written out in elementary operators.
+"""Small linear systems, whose solution is written out in elementary operators.
 
-ONNX neither solves nor decomposes. A matrix of up to `LARGEST` rows and columns, as in a Kalman filter or a
+Engines neither solve nor decompose. A matrix of up to `LARGEST` rows and columns, as in a Kalman filter or a
 beamformer, needs some operators for each row. A triangular system with a constant matrix of any size is a product.
 
 Source: Golub and Van Loan, "Matrix Computations", sections 3.1 (substitution), 3.4 (pivots) and 4.2 (Cholesky).
@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.lowering import COMPLEX, RULES, Lowering
-from jaxrnn.export.writer import Operand
+from jaxrnn.export.evaluator import SMALL, Evaluator
 from jaxrnn.jaxprs.equations import shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 
@@ -26,29 +25,28 @@ from jaxrnn.jaxprs.primitives import entry_of
 LARGEST = 8
 
 
-def _written(lowering: Lowering, function: Callable[..., Any], equation: JaxprEqn, *operands: Operand) -> list[Any]:
-    """Write a function of the operands if the matrix is small."""
+def _written(evaluator: Evaluator, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> list[Any]:
+    """Evaluate a function of the operands if the matrix is small."""
     sizes = shape_of(equation.invars[0])[-entry_of(equation).core :]
     if max(sizes) > LARGEST:
-        lowering.refuse(
-            f"ONNX has no operator for it, and a file contains its steps only for up to {LARGEST} rows and columns, "
-            f"not for {' x '.join(map(str, sizes))}; compute it outside, and pass the result as an input"
+        evaluator.refuse(
+            f"{evaluator.engine} has no operator for it, and a file contains its steps only for up to {LARGEST} rows "
+            f"and columns, not for {' x '.join(map(str, sizes))}; compute it outside, and pass the result as an input"
         )
     structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in equation.invars]
-    return lowering.evaluate(trace(function, *structs)[0], operands)
+    return evaluator.evaluate(trace(function, *structs)[0], operands)
 
 
-@COMPLEX.add("triangular_solve")
-@RULES.add("triangular_solve")
-def substituted(lowering: Lowering, equation: JaxprEqn, matrix: Operand, right: Operand) -> Any:
-    """Write a triangular system: a product with the inverse of a constant matrix, or a substitution."""
+@SMALL.add("triangular_solve")
+def substituted(evaluator: Evaluator, equation: JaxprEqn, matrix: Any, right: Any) -> Any:
+    """Evaluate a triangular system: a product with the inverse of a constant matrix, or a substitution."""
     params = equation.params
     left, transposed = params["left_side"], params["transpose_a"]
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2 and (params["unit_diagonal"] or np.diag(matrix).all()):
         inverse = _inverse(matrix, params)
         product = jnp.matmul if left else lambda inverse, b: jnp.matmul(b, inverse)
         struct = jax.ShapeDtypeStruct(shape_of(equation.invars[1]), type_of(equation.invars[1]))
-        return lowering.evaluate(trace(functools.partial(product, inverse), struct)[0], [right])[0]
+        return evaluator.evaluate(trace(functools.partial(product, inverse), struct)[0], [right])[0]
 
     def function(a: Any, b: Any) -> Any:
         a = jnp.conj(a) if params["conjugate_a"] else a
@@ -56,7 +54,7 @@ def substituted(lowering: Lowering, equation: JaxprEqn, matrix: Operand, right: 
         x = _substituted(a, b, params["lower"] == (transposed != left), params["unit_diagonal"])
         return x if left else jnp.swapaxes(x, -1, -2)
 
-    return _written(lowering, function, equation, matrix, right)[0]
+    return _written(evaluator, function, equation, matrix, right)[0]
 
 
 def _inverse(matrix: np.ndarray, params: Any) -> np.ndarray:
@@ -82,11 +80,10 @@ def _substituted(a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
     return jnp.concatenate([rows[row] for row in range(size)], -2)
 
 
-@COMPLEX.add("cholesky")
-@RULES.add("cholesky")
-def cholesky(lowering: Lowering, equation: JaxprEqn, matrix: Operand) -> Any:
-    """Write a Cholesky decomposition; the result is NaN if the matrix is not positive definite."""
-    return _written(lowering, _factor, equation, matrix)[0]
+@SMALL.add("cholesky")
+def cholesky(evaluator: Evaluator, equation: JaxprEqn, matrix: Any) -> Any:
+    """Evaluate a Cholesky decomposition; the result is NaN if the matrix is not positive definite."""
+    return _written(evaluator, _factor, equation, matrix)[0]
 
 
 def _factor(a: Any) -> Any:
@@ -106,11 +103,10 @@ def _factor(a: Any) -> Any:
     return jnp.where(exists, jnp.concatenate(columns, -1), jnp.asarray(np.nan, a.dtype))
 
 
-@COMPLEX.add("lu")
-@RULES.add("lu")
-def triangles(lowering: Lowering, equation: JaxprEqn, matrix: Operand) -> list[Any]:
-    """Write an LU decomposition with the largest element of each column as pivot."""
-    return _written(lowering, _triangles, equation, matrix)
+@SMALL.add("lu")
+def triangles(evaluator: Evaluator, equation: JaxprEqn, matrix: Any) -> list[Any]:
+    """Evaluate an LU decomposition with the largest element of each column as pivot."""
+    return _written(evaluator, _triangles, equation, matrix)
 
 
 def _triangles(a: Any) -> tuple[Any, Any, Any]:
@@ -138,9 +134,9 @@ def _swapped(size: int, first: int, second: Any) -> Any:
     return jnp.where(rows == first, second, jnp.where(rows == second, first, rows))
 
 
-@RULES.add("lu_pivots_to_permutation")
-def permuted(lowering: Lowering, equation: JaxprEqn, pivots: Operand) -> Any:
-    """Write the order of rows after all changes of places."""
+@SMALL.add("lu_pivots_to_permutation")
+def permuted(evaluator: Evaluator, equation: JaxprEqn, pivots: Any) -> Any:
+    """Evaluate the order of rows after all changes of places."""
 
     def function(pivots: Any) -> Any:
         size = equation.params["permutation_size"]
@@ -149,4 +145,4 @@ def permuted(lowering: Lowering, equation: JaxprEqn, pivots: Operand) -> Any:
             order = jnp.take_along_axis(order, _swapped(size, step, pivots[..., step : step + 1]), -1)
         return order
 
-    return _written(lowering, function, equation, pivots)[0]
+    return _written(evaluator, function, equation, pivots)[0]
