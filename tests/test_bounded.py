@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import flax.linen as linen
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from flax import nnx
 from jax import lax
 from refusals import check_refused
@@ -16,6 +18,7 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError, StreamError
+from jaxrnn.cli import main
 from jaxrnn.export import verify_export
 from jaxrnn.streaming import check
 
@@ -215,6 +218,17 @@ def test_a_file_goes_the_whole_way(models, tmp_path):
     path = tmp_path / "live.onnx"
     jaxrnn.export_onnx(streamed, model.params, path, flush=tmp_path / "flush.onnx")
     assert verify_export(streamed, model.params, path).ok
+
+
+@pytest.mark.thorough
+def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
+    file, out = str(models / "exports" / "bilstm_script.onnx"), str(tmp_path / "live.onnx")
+    options = ["--symbol", "T", "--flush", str(tmp_path / "flush.onnx"), "-o", out]
+    said = CliRunner().invoke(main, ["export", file, *options]).output
+    assert "bound the future (jaxrnn.bounded, or --future 8 for a file)" in " ".join(said.split())
+    result = CliRunner().invoke(main, ["export", file, *options, "--future", "4", "--verify", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["verified"]
 
 
 def test_what_cannot_be_bounded_names_the_place():

@@ -15,6 +15,7 @@ Reader = Literal["command", "settings"]
 _SAME = (
     "batch",
     "dtype",
+    "future",
     "io_dtype",
     "length",
     "multiple",

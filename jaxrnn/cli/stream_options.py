@@ -101,6 +101,9 @@ class PulseOptions:
         longest: With --symbol: the most frames of a recording, such as the rows of a table of positions.
         past: With --symbol, for causal attention without a bound: mask keys that are more than this number of frames
             older than their query. This changes the model.
+        future: With --symbol, for an offline model: backward recurrences, statistics over the whole recording, and
+            attention to all frames see this number of later frames. This changes the model; --past then bounds the
+            attention.
     """
 
     sound: Sound
@@ -110,9 +113,10 @@ class PulseOptions:
     shortest: FrameCount | None = None
     longest: FrameCount | None = None
     past: FrameCount | None = None
+    future: Annotated[int, Option(metavar="FRAMES", type=click.IntRange(0))] | None = None
 
     def __post_init__(self):
-        names = ("pulse", "multiple", "shortest", "longest", "past")
+        names = ("pulse", "multiple", "shortest", "longest", "past", "future")
         self.need_symbol({f"--{name}": getattr(self, name) for name in names})
         if self.longest is not None and self.longest < max(self.shortest or 1, self.multiple or 1):
             raise click.UsageError(
@@ -144,16 +148,23 @@ class PulseOptions:
         multiple, shortest = self.multiple or 1, self.shortest or 1
         constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
         constraints += [] if self.longest is None else [f"S <= {self.longest // multiple}"]
-        options = {"multiple": multiple, "constraints": constraints, "past": self.past}
+        options: dict[str, Any] = {"multiple": multiple, "constraints": constraints, "past": self.past}
+        if self.future is not None:
+            if self.sound:
+                raise click.UsageError(
+                    "--future is for a network over frames, without --stft: bound it in Python, with jaxrnn.bounded"
+                )
+            options["future"] = self.future
         return model.stream(self.time, self.pulse, dims=dims, **options)
 
     def offline(self, stepper: Stepper, model: Model, params: Any) -> Callable[..., Any]:
         """Return the function of whole recordings that the stream of a model equals."""
-        if self.past is None and not self.sound:
+        is_changed = self.past is not None or self.future is not None
+        if not is_changed and not self.sound:
             from jaxrnn.verification.arbiter import Whole
 
             return Whole(model, params)
-        if self.past is None:
+        if not is_changed:
             return functools.partial(model.apply, params)
         streamed: Any = stepper
         return functools.partial(streamed.offline, params)

@@ -35,6 +35,9 @@ _BELOW = (_JAX, _JAXRNN, f"{pathlib.Path(np.__file__).parent}{os.sep}")
 #: An equation, preceded by the equations that contain this equation, outermost first.
 Path = tuple[JaxprEqn, ...]
 
+#: The remedy for an operation that needs all later frames.
+BOUNDED = "bound the future (`jaxrnn.bounded`, or `future=8` for a file), which changes the function"
+
 #: Files that call the streamed function; frames outside of these files belong to the caller of `stream`.
 _TRACING = (os.path.join(_JAXRNN, "jaxprs", "equations.py"), os.path.join(_JAXRNN, "streaming", "transform.py"))
 _PACKAGES = (*PACKAGES, f"{sysconfig.get_path('stdlib')}{os.sep}")

@@ -19,6 +19,7 @@ from jax.extend.core import JaxprEqn, Literal
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.streaming.diagnostics import BOUNDED
 from jaxrnn.streaming.dimensions import (
     LARGEST,
     Timeline,
@@ -191,7 +192,8 @@ def backwards(run: Pass) -> StreamError:
     """Return the error for an operation that reverses time."""
     return run.refusal(
         "it reverses time, so its first frame is the last of the stream",
-        "bound the future with `jaxrnn.bounded`, which changes the function, or use a model that runs forward in time",
+        "use a model that runs forward in time",
+        first=BOUNDED,
     )
 
 
@@ -229,8 +231,8 @@ def unknown_yet(run: Pass) -> StreamError:
     return run.refusal(
         "it uses a value in every frame that is known only when the stream has ended (a sum, mean or maximum over "
         "time, a final state, or the length)",
-        "bound the future with `jaxrnn.bounded`, which changes the function, use a causal form (cumulative or windowed "
-        "statistics), or return the value as a separate output",
+        "use a causal form (cumulative or windowed statistics), or return the value as a separate output",
+        first=BOUNDED,
     )
 
 

@@ -22,6 +22,7 @@ from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.jaxprs.scanning import scan_recognised
+from jaxrnn.streaming.diagnostics import BOUNDED
 from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
 from jaxrnn.streaming.functions import parts_of_carry, without_mark
 from jaxrnn.streaming.interpreter import RULES
@@ -97,6 +98,7 @@ def refuse_reverse(run: Pass) -> None:
     run.refuse(
         "it runs backwards in time, from the last frame (the backward half of a bidirectional recurrence)",
         "use a recurrence that runs forwards only, after a convolution with some look-ahead if necessary",
+        first=BOUNDED,
     )
 
 

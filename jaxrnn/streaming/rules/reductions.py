@@ -18,6 +18,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.streaming.diagnostics import BOUNDED
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import ALWAYS, RULES, interpret
 from jaxrnn.streaming.passes import Pass
@@ -40,7 +41,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     if equation.params["axis"] != x.axis:
         return run.frame_by_frame(equation, x)
     if equation.params["reverse"]:
-        run.refuse("it runs backwards in time, from the last frame", "run forwards in time")
+        run.refuse("it runs backwards in time, from the last frame", "run forwards in time", first=BOUNDED)
     if x.outer != 1:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
     kind = entry_of(equation).monoid
