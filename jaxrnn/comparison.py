@@ -124,7 +124,7 @@ class Verdict:
     """The comparison of values on several sets of inputs.
 
     Attributes:
-        label: name of what was compared.
+        label: name of the compared object.
         engine: name and version of the peer.
         notes: errors of the engines that were tried before.
         cases: a comparison for each set of inputs, and for each reference.

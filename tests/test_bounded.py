@@ -225,7 +225,7 @@ def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
     file, out = str(models / "exports" / "bilstm_script.onnx"), str(tmp_path / "live.onnx")
     options = ["--symbol", "T", "--flush", str(tmp_path / "flush.onnx"), "-o", out]
     said = CliRunner().invoke(main, ["export", file, *options]).output
-    assert "bound the future (jaxrnn.bounded, or --future 8 for a file)" in " ".join(said.split())
+    assert "bound the future (`jaxrnn.bounded`, or --future 8 for a file)" in " ".join(said.split())
     result = CliRunner().invoke(main, ["export", file, *options, "--future", "4", "--verify", "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["verified"]

@@ -259,7 +259,7 @@ class WindowProduct:
         return self._matrices(kernel, under, depth, precision)
 
     def _matrices(self, kernel: jax.Array, under: jax.Array, depth: int, precision: Any) -> jax.Array:
-        """Return the product of one group, with the first ``depth`` axes of the operand merged."""
+        """Return the product of a group, with the first ``depth`` axes of the operand merged."""
         # XLA on CPUs refuses low-precision products that sum over several axes.
         summed = math.prod(under.shape[:depth])
         wide = jnp.float32 if under.dtype.itemsize < 4 else under.dtype

@@ -76,7 +76,7 @@ def collected(table: pl.LazyFrame, *, in_blocks: bool = False) -> pl.DataFrame:
 
 @contextlib.contextmanager
 def writing_to(path: Location) -> Iterator[None]:
-    """Convert errors of the operating system to errors of jaxrnn that say what to do next."""
+    """Convert errors of the operating system to errors of jaxrnn that name the next step."""
     try:
         yield
     except StoreError as error:

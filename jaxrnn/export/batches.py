@@ -32,7 +32,7 @@ def opened(graphs: Sequence[Graph], opset: int, symbol: str) -> tuple[ir.Model, 
 
 
 def _facts(facts: Sequence[StepFile], symbol: str) -> StepFile:
-    """Return the facts with open sizes; the first state is that of one stream, with a batch of 1."""
+    """Return the facts with open sizes; the first state has a batch of 1."""
     specs = [each.spec for each in facts]
 
     def arrays(kind: str) -> tuple[Any, ...]:

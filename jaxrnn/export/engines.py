@@ -150,7 +150,7 @@ class InEngine:
         return self._first
 
     def entries(self, state: Arrays) -> Arrays:
-        """Return the entries of a state by name."""
+        """Return the entries of a state, keyed by name."""
         return self.spec.entries(state)
 
     def __call__(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -153,7 +153,7 @@ def part_type(atom: Any) -> np.dtype:
 
 
 def check_key(dtype: Any) -> None:
-    """Raise an error for random keys other than Threefry's, which are no pairs of integers."""
+    """Raise an error for random keys other than Threefry's, which are not pairs of integers."""
     if str(dtype) != "key<fry>":
         raise UnsupportedError(
             f"engines cannot draw the numbers of {dtype}; use a key of the implementation "

@@ -175,7 +175,7 @@ def _digest(text: str) -> str:
 
 
 def _programs(target: str | None, described: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of the programs for an engine, by name."""
+    """Return the texts of the programs for an engine, keyed by file name."""
     return {
         name: "".join(_lines(name, (TEMPLATES / name).read_text(encoding="utf-8"), described))
         for name in PROGRAMS.get(target, PROGRAMS[None])

@@ -311,7 +311,7 @@ def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:
 def _longer(
     start: Mapping[str, int], held: Held, runs: Callable[[Mapping[str, int]], bool]
 ) -> Iterator[dict[str, int]]:
-    """Yield longer sizes, and sizes at which a run changes what the module holds.
+    """Yield longer sizes, and sizes at which a run changes the contents of the module.
 
     A cache that earlier calls have filled ends at a size that the module holds. A cache that each run fills may end
     somewhere below `_LONG`.

@@ -218,7 +218,7 @@ class _KerasTensors:
 
 @contextlib.contextmanager
 def _unchanged(network: keras.Model) -> Iterator[Held]:
-    """Yield what a network holds, and restore it afterwards; variables of Keras never change in `_PureNetwork`."""
+    """Yield and then restore the contents of a network; variables of Keras never change in `_PureNetwork`."""
     import keras
 
     layers = {layer.name: layer for layer in network._flatten_layers()}
@@ -241,7 +241,7 @@ def _plain(name: str) -> str:
 class _PureNetwork:
     """A Keras model as a pure function of inputs, states and weights.
 
-    Each run starts from what the layers held at first, so that no run reads what another has cached. All runs are in a
+    Each run starts from the first contents of the layers, so that no run reads the cache of another run. All runs are in a
     `keras.StatelessScope`, so they never change the variables of the network. States are the variables that a run
     would change, such as the states of a layer with ``stateful=True``.
     """
@@ -314,7 +314,7 @@ class _PureNetwork:
     def run_again(
         self, inputs: Mapping[str, Any], weights: Mapping[str, Any] = MappingProxyType({})
     ) -> list[np.ndarray]:
-        """Run the network with what earlier runs have left."""
+        """Run the network with the contents that earlier runs have left."""
         import keras
 
         values = [(self.states[name], inputs[name]) for name in self.states]

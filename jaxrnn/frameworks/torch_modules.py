@@ -84,8 +84,8 @@ def from_torch(
     float entries of ``module.state_dict()`` under the same names and in the same layout. The model must agree with the
     module at the sizes of the example, at twice, 5 and 17 times these sizes, at these sizes plus 1, and at size 1, and
     for other weights, and so must its stream over time, unless `Model.stream` refuses the model. Sizes that the module
-    does not support are skipped. Each run and each export starts from what the module holds now, such as the tables
-    that earlier calls have filled.
+    does not support are skipped. Each run and each export starts from the current contents of the module, such as the
+    tables that earlier calls have filled.
 
     Example::
 
@@ -201,7 +201,7 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
 class _Call:
     """A module with example arguments, as a function of a dict of arrays.
 
-    Each run and each export starts from what the module held at first, so that no run reads what another has cached.
+    Each run and each export starts from the first contents of the module, so that no run reads the cache of another run.
     """
 
     def __init__(self, module: torch.nn.Module, example: Tensors, held: Held):
@@ -233,13 +233,13 @@ class _Call:
     def run_again(
         self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})
     ) -> list[Any]:
-        """Run the module with what earlier runs have left."""
+        """Run the module with the contents that earlier runs have left."""
         moved = [tensor_of(arrays[name]).to(old.device) for name, old in self.arguments.items()]
         with having(self.module, weights):
             return [array_of(value).copy() for value in _leaves(self._result(moved))]
 
     def renew(self) -> None:
-        """Give the module what it held at first."""
+        """Restore the first contents of the module."""
         self.held.restore()
         self.module.eval()
 

@@ -56,7 +56,7 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
     """Put a module into evaluation mode, and restore afterwards all that a run or an exporter may change.
 
     Attributes, modes, hooks, values of tensors, variables that the code of the module reads, and random generators are
-    as before, also after an error. Yield what the module holds.
+    as before, also after an error. Yield the contents of the module.
     """
     import torch
 

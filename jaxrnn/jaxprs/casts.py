@@ -1,4 +1,4 @@
-"""Casts: the elements that a cast computes, and what a cast keeps of the values of a type.
+"""Casts: the elements that a cast computes, and the values of a type that a cast keeps.
 
 A rule that passes a cast through, as if the cast changed nothing, asks `kept` or `kept_by` first. The number of bits
 does not decide: float16 and bfloat16 have equally many, and each has values that the other lacks.
@@ -65,7 +65,7 @@ def _numbers_of(dtype: np.dtype) -> _Numbers:
 
 @functools.cache
 def kept(before: Any, after: Any) -> Kept:
-    """Return what a cast between two types keeps: of integers the range, of floats the exponent and the mantissa."""
+    """Return the parts that a cast between two types keeps: the range of integers; exponent and mantissa of floats."""
     if before == after:
         return Kept(True, True)
     if any(jnp.issubdtype(each, jax.dtypes.extended) for each in (before, after)):
@@ -79,7 +79,7 @@ def kept(before: Any, after: Any) -> Kept:
 
 
 def kept_by(equation: JaxprEqn) -> Kept:
-    """Return what a ``convert_element_type`` or a ``reduce_precision`` keeps of its operand."""
+    """Return the parts of the operand that a ``convert_element_type`` or a ``reduce_precision`` keeps."""
     before, after, params = type_of(equation.invars[0]), type_of(equation.outvars[0]), equation.params
     if "mantissa_bits" not in params:
         return kept(before, after)

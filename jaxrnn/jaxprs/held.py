@@ -1,4 +1,4 @@
-"""What a function or module holds between calls: attributes, containers, arrays, global variables and closures.
+"""The contents of a function or module between calls: attributes, containers, arrays, global variables and closures.
 
 A call can fill a cache: a table of positions in a buffer, an attribute, a dict, or a global variable. An exporter
 writes a filled cache as a constant, although the module would fill the cache again for a longer recording, and a trace
@@ -129,7 +129,7 @@ class Held:
         return list(dict.fromkeys(name for name, value in changed if value is not None and not isinstance(value, bool)))
 
     def sizes(self) -> set[int]:
-        """Return the sizes of arrays that are no weights, and smaller whole numbers: a cache may end there."""
+        """Return the sizes of arrays that are not weights, and smaller whole numbers: a cache may end there."""
         sizes, numbers = set[int](), set[int]()
         for _, thing, contents, kind in self._kept:
             if isinstance(contents, dict):
@@ -194,7 +194,7 @@ class Held:
         yield function.__qualname__, getattr(function, "__wrapped__", None)
 
     def _changes(self, kept: _Snapshot) -> dict[str, Any]:
-        """Return the changed parts of an object, by name."""
+        """Return the changed parts of an object, keyed by name."""
         path, thing, contents, kind = kept
         if not isinstance(kind, (str, type)):
             return {path: thing} if kind.differs(thing, contents) else {}
@@ -264,7 +264,7 @@ def _named(path: str, key: Any) -> str:
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    """Return the names in the code of a function and of the functions inside of it."""
+    """Return the names in the code of a function and of its inner functions."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
     return {*code.co_names}.union(*map(_names_in, inner))
 

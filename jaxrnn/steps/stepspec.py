@@ -201,7 +201,7 @@ class StepSpec:
         inputs: the inputs except the state. In a stream, inputs without a time axis are constant in time. If no input
             has a time axis, each array is one frame.
         outputs: the outputs.
-        state: the entries of the state of one stream.
+        state: the entries of the state of a stream.
         pulse: the number of input frames in each step.
         multiple: a number that divides the number of input frames of each recording.
         smallest_pulse: the smallest pulse that fits the strides; all its multiples fit.

@@ -81,7 +81,7 @@ class NewFactError(AssertionError):
 
 
 class Known:
-    """The facts in a pass that computes: what the pass notes is among the facts."""
+    """The facts in a pass that computes: each note of the pass is among the facts."""
 
     def __init__(self, facts: Facts):
         self.facts = facts
@@ -109,7 +109,7 @@ class Known:
 
 
 class Collected(Known):
-    """The facts in the pass that analyses, which collects what rules note.
+    """The facts in the pass that analyses, which collects the notes of rules.
 
     The pass may read facts before they are complete: no unit has come yet, so that horizon and laps do not matter.
     """

@@ -53,7 +53,7 @@ class BoundedPlace:
 
     Attributes:
         where: the ONNX node, or the line of the user's code.
-        became: what the operation became.
+        became: the operation in its place.
         look_ahead: the largest number of later frames that a frame depends on, in frames of the operation.
     """
 
@@ -242,7 +242,7 @@ class Bounded:
         )
 
     def _find_places(self) -> None:
-        """Evaluate shapes for the symbolic length, which finds the places and what cannot be bounded."""
+        """Evaluate shapes for the symbolic length, which finds the places, and refuses other operations."""
         analysis = self._analysis
         work = _Evaluation(analysis, self._limits, lambda size: size)
         structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in analysis.jaxpr.invars]
@@ -354,7 +354,7 @@ class _Evaluation:
         return list(bind_at(self.size, equation, operands))
 
     def _keeps_frames(self, equation: JaxprEqn, axis: int) -> bool:
-        """Return True if an equation works on each frame alone, and time stays one axis."""
+        """Return True if an equation works on single frames, and time stays an axis."""
         name, params, kind = equation.primitive.name, equation.params, entry_of(equation).kind
         sizes = {
             str(shape_of(each)[a])

@@ -1,4 +1,4 @@
-"""Time in a pass: which frames a chunk holds, and which of these frames exist."""
+"""Time in a pass: the frames of a chunk, and the frames that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Instant:
 
     Attributes:
         clock: the timelines.
-        notes: the facts, and where the pass notes what it needs.
+        notes: the facts, and the place for notes of the pass.
         units: units of input frames in each chunk.
         count: units before this pass: an integer, negative during the warm-up, or a traced integer that stops at
             `Facts.horizon`.

@@ -73,7 +73,7 @@ def is_wide(dtype: Any) -> bool:
 
 
 def _holds_all(dtype: Any, least: int | None) -> bool:
-    """Return True if a type holds the numbers of all frames that make pairs, if `least` is the smallest number."""
+    """Return True if a type represents the numbers of all frames that make pairs, if `least` is the smallest number."""
     if jnp.issubdtype(dtype, np.unsignedinteger):
         return kept(np.uint32, dtype).all and least is not None and least >= 0
     return is_wide(dtype) or (jnp.issubdtype(dtype, jnp.floating) and kept(np.float32, dtype).all)
@@ -249,7 +249,7 @@ class Index:
         return bool(np.all(converted(values, np.dtype(dtype)).astype(np.float64) == values))
 
     def held_in(self, dtype: np.dtype) -> Index:
-        """Return what is known of the numbers in a type: of numbers that wrap around or are rounded, nothing."""
+        """Return the index of the numbers in a type: an empty index if numbers wrap around or are rounded."""
         holds, top = _holds_all(dtype, self.least), np.iinfo(dtype).max if dtype.kind in "iu" else math.inf
         at, line = self.at, self.unclipped if holds or dtype == np.bool_ else None
         if at is not None and not holds and dtype != np.bool_:
@@ -425,7 +425,7 @@ _RULES = Rules[Callable[..., Index]]()
 
 
 def index_of(equation: JaxprEqn, terms: Sequence[Index], frames: int) -> Index:
-    """Return what is known of the result of an equation on such operands, if a unit has so many `frames`."""
+    """Return the index of the result of an equation, if a unit has this number of `frames`."""
     rule, operation = _RULES.of(operation_of(equation)), _Operation(equation, terms, frames)
     found, growth = UNKNOWN if rule is None else rule(operation), operation.growth
     if found is UNKNOWN and not growth:

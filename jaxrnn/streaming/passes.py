@@ -114,7 +114,7 @@ class Pass:
 
     @property
     def notes(self) -> Known:
-        """Where rules note what they need; a pass that computes only checks that this is among the facts."""
+        """The notes of rules; a pass that computes only checks that a note is among the facts."""
         return self.now.notes
 
     def frames_of(self, timeline: Timeline) -> int:

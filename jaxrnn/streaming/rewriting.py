@@ -238,7 +238,7 @@ def with_numbers(jaxpr: Any) -> Any:
 
 
 def forms_of(jaxpr: Any) -> dict[Var, Form]:
-    """Return what is known of integers that equations compute from numbers and from the length."""
+    """Return the indices of integers that equations compute from numbers and from the length."""
     forms: dict[Var, Form] = {}
     for equation in jaxpr.eqns:
         if len(equation.outvars) != 1 or not jnp.issubdtype(type_of(equation.outvars[0]), jnp.integer):

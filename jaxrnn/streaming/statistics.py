@@ -163,7 +163,7 @@ class Analysis:
         """Return True for an equation on elements between two statistics about the same frames.
 
         Examples are the distance from the mean in a variance, and the exponentials in a logsumexp. The result of a
-        norm, which frames use, is not between its own statistics and those of the next norm.
+        norm, which frames use, is not between two statistics of this norm.
         """
         kind, name = entry_of(equation).kind, equation.primitive.name
         if kind not in ("elementwise", "movement"):

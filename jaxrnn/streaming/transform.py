@@ -207,7 +207,7 @@ class _Offline:
         callee, held = as_function(function), Held({_name_of(function): function})
 
         def pure(params: Any, x: Any) -> Any:
-            """Call the function; no trace may read what another has left in a cache."""
+            """Call the function; no trace may read the caches of earlier traces."""
             try:
                 return callee(x) if without_params else callee(params, x)
             finally:

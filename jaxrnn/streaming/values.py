@@ -231,7 +231,7 @@ class Deferred:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Postponed(Deferred):
-    """A value that no step holds, but from which later equations take parts that a step holds."""
+    """A value that does not fit into a step, but from which later equations take parts that fit."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -369,7 +369,7 @@ def static_number(value: Any) -> Any:
 
 
 def term_of(value: Any) -> Index:
-    """Return what is known of the integers of an operand."""
+    """Return the index of an operand."""
     if isinstance(value, Chunk | Pairs):
         return value.index
     if is_fixed(value):
@@ -379,7 +379,7 @@ def term_of(value: Any) -> Index:
 
 
 def index_after(equation: JaxprEqn, operands: Sequence[Any]) -> Index:
-    """Return what is known of the integers of a result."""
+    """Return the index of a result."""
     like = next((value for value in operands if isinstance(value, Chunk | Pairs)), None)
     return index_of(equation, list(map(term_of, operands)), 1 if like is None else like.timeline.per_unit)
 

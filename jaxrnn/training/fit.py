@@ -117,7 +117,7 @@ def fit(
     Warns:
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
             filterbank). A training resumes on recordings in a store, which may have changed. Sounds are to be logged,
-            but there are no validation examples.
+            but without validation examples.
     """
     network: Any = check_model(model)  # a waveform has the functions of a model
     check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")

@@ -53,7 +53,7 @@ def package(name: str) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what C++ code writes to standard error out of the terminal."""
+    """Keep messages of C++ code to standard error out of the terminal."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as file:
         before = os.dup(2)

@@ -207,7 +207,7 @@ def _converted(graphs: Sequence[Graph]) -> bytes:
 
 
 def _operations(operation: Any) -> Iterator[str]:
-    """Yield the names of all operations inside of one."""
+    """Yield the names of all operations inside of an operation."""
     for region in operation.regions:
         for block in region:
             for each in block:

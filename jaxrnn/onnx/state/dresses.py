@@ -27,11 +27,11 @@ _MAX_AXES = 5
 
 @dataclasses.dataclass(frozen=True)
 class HeldElements:
-    """The elements of an input that an output holds.
+    """The elements of an input in an output.
 
     Attributes:
         output: the name of the output.
-        order: the axes of the input, in the order in which the output holds its elements.
+        order: the axes of the input in the order of the output.
         held: the part of the output with these elements; None for the whole output.
         place: the part of the input with these elements; None for the whole input.
         is_shown: the output is the sequence of a recurrence, whose last frame is the final value.
@@ -211,7 +211,7 @@ def _is_in_order(places: np.ndarray, order: Sequence[int], found: np.ndarray) ->
 
 
 def _box(mask: np.ndarray) -> list[tuple[int, int]] | None:
-    """Return the first place and the place behind the last, for each axis, or None if the places are no full box."""
+    """Return the first place and the place behind the last, for each axis, or None if the places do not fill a box."""
     places = np.argwhere(mask)
     if not len(places):
         return None

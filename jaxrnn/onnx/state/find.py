@@ -459,7 +459,7 @@ def _starts_from(site: Site, source: str) -> bool:
 
 
 def _goes_on(site: Site, source: str) -> bool:
-    """Return True if the final value of a recurrence is the next value of an input, and no function of it."""
+    """Return True if the final value of a recurrence is the next value of an input, and not a function of the value."""
     codes = site.final.codes.get(source)
     return codes is not None and bool((flows.grades(codes) == flows.UPDATED).any())
 

@@ -102,7 +102,7 @@ def distance(first: str, second: str) -> float:
 def continues(first: str, second: str) -> bool:
     """Return True if a name has all parts of another name, and other words than words for data.
 
-    This holds in any language: ``zustand_neu`` continues ``zustand``.
+    This works in any language: ``zustand_neu`` continues ``zustand``.
     """
     shared, own, others = _shared(first, second)
     return _is_wordy(shared) and not own and not _DATA.intersection(others)

@@ -1,4 +1,4 @@
-"""Values of pairs of frames outside of the bounds of a mask: what an operation makes of minus infinity, 0 or False.
+"""Values of pairs of frames outside of the bounds of a mask: the result of an operation on minus infinity, 0 or False.
 
 A mask bounds the distance between two frames. Beyond each bound, the elements of an expression are a number, or so low
 that their exponential is 0 (`Low`), or unknown (None).

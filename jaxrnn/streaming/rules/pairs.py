@@ -336,7 +336,7 @@ def _joined(run: Pass, axis: int, parts: Sequence[tuple[Any, Any]]) -> Joined:
 
 @PAIR_RULES.add("pad")
 def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Joined | None:
-    """Join columns or rows of one number to pairs of frames."""
+    """Join columns or rows of a single number to pairs of frames."""
     config, shape = equation.params["padding_config"], in_shape(equation)
     axes = [axis for axis, amounts in enumerate(config) if any(each != 0 for each in amounts)]
     known = isinstance(x, Pairs) and len(axes) == 1 and not any(map(is_symbolic, config[axes[0]]))

@@ -1,4 +1,4 @@
-"""Rules for values that no step holds, but from which later equations take parts that a step holds.
+"""Rules for values that do not fit into a step, but from which later equations take parts that fit.
 
 Two forms of attention compute such values. With an attention *sink*, the scores ``[n, n + 1]`` have a column that is no
 frame (`Joined`). Operations apply to the pairs of frames and to the column, and reductions join both.
