@@ -40,9 +40,9 @@ class Quantization:
             and LSTMs. ``"static"``: products and convolutions also get their inputs and outputs as integers, in the
             ranges of recordings. ``"float16"``, for LiteRT: weights have 16 bits.
         exclude: products, convolutions and LSTMs that stay float32, by the start of the node's name.
-        recordings: the recordings for ``"static"``, in a list, or in a dict with names as keys: each a dict of arrays by
-            input, in the layout of the stepper with all frames. The file runs over each recording from the first state,
-            and the ranges include all calls.
+        recordings: the recordings for ``"static"``, in a list, or in a dict with names as keys: each a dict of arrays
+            by input, in the layout of the stepper with all frames. The file runs over each recording from the first
+            state, and the ranges include all calls.
     """
 
     kind: str

@@ -241,7 +241,7 @@ def _plain(name: str) -> str:
 class _PureNetwork:
     """A Keras model as a pure function of inputs, states and weights.
 
-    Each run starts from the first contents of the layers, so that no run reads the cache of another run. All runs are in a
+    Each run starts from the first contents of the layers: no run reads the cache of another run. All runs are in a
     `keras.StatelessScope`, so they never change the variables of the network. States are the variables that a run
     would change, such as the states of a layer with ``stateful=True``.
     """

@@ -201,7 +201,7 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
 class _Call:
     """A module with example arguments, as a function of a dict of arrays.
 
-    Each run and each export starts from the first contents of the module, so that no run reads the cache of another run.
+    Each run and each export starts from the first contents of the module: no run reads the cache of another run.
     """
 
     def __init__(self, module: torch.nn.Module, example: Tensors, held: Held):

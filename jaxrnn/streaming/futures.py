@@ -29,6 +29,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
+from jaxrnn._files.messages import short_repr
 from jaxrnn._jax import varying
 from jaxrnn._jax.sizes import deciding
 from jaxrnn._jax.versions import Scan
@@ -47,6 +48,7 @@ from jaxrnn.streaming.transform import TracedProgram, offline_program
 _HARMLESS = 0.5
 
 
+@short_repr
 @dataclass(frozen=True)
 class BoundedPlace:
     """An operation that `bounded` has changed.
@@ -289,7 +291,7 @@ class _Evaluation:
         """Evaluate an equation."""
         used = [isinstance(each, Var) and each in self.analysis.statistics for each in equation.invars]
         if any(used) and has_time(equation):
-            return self._with_statistics(equation, list(map(_in_order, operands)), used)
+            return self._with_statistics(equation, operands, used)
         if any(isinstance(each, Reversed) for each in operands):
             if _is_call(equation) and not _is_of_elements(equation):
                 outer, self._path = self._path, (*self._path, equation)
@@ -434,6 +436,9 @@ class _Evaluation:
                 "frames in another operation than arithmetic on elements"
             )
         (axis,) = axes
+        over_time = [x for x, atom in zip(operands, equation.invars, strict=True) if symbolic_axes(shape_of(atom))]
+        is_turned = bool(over_time) and all(isinstance(x, Reversed) and x.axis == axis for x in over_time)
+        operands = [x.array if is_turned and isinstance(x, Reversed) else _in_order(x) for x in operands]
         for place, (atom, is_used) in enumerate(zip(equation.invars, used, strict=True)):
             if not is_used:
                 continue
@@ -447,7 +452,8 @@ class _Evaluation:
             operands[place] = lax.broadcast_in_dim(jnp.transpose(x, order), shape, sorted([axis, *dims]))
         if equation.primitive.name == "broadcast_in_dim":
             return [operands[0]]
-        return list(bind_at(self.size, equation, operands))
+        results = bind_at(self.size, equation, operands)
+        return [Reversed(x, axis) for x in results] if is_turned else list(results)
 
     def _of_each_block(self, variable: Any) -> Any:
         """Return the statistic that each frame uses, ``[time, ...]``."""
@@ -456,8 +462,11 @@ class _Evaluation:
             block, future = self._ends(statistic.origin)
             self._note(statistic.origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
             others, frames = (
-                [_in_order(self._environment[each]) for each in some] for some in (statistic.others, statistic.frames)
+                [self._environment[each] for each in some] for some in (statistic.others, statistic.frames)
             )
+            if statistic.ignores_order and all(isinstance(each, Reversed) for each in frames):
+                frames = [each.array for each in frames]
+            others, frames = (list(map(_in_order, some)) for some in (others, frames))
             found = statistic.of_each(others, frames)
             self._of_frames[variable] = at_ends(found, block, future)
         return self._of_frames[variable]

@@ -191,6 +191,17 @@ class Statistic:
         """The time axis of each array of frames."""
         return [symbolic_axes(shape_of(each))[0] for each in self.frames]
 
+    @property
+    def ignores_order(self) -> bool:
+        """True if the statistic is the same for frames in another order."""
+        over_time = [each for each in self.equations if any(symbolic_axes(shape_of(x)) for x in each.invars)]
+        return all(
+            entry_of(each).kind == "elementwise"
+            or (entry_of(each).kind == "reduction" and entry_of(each).monoid)
+            or each.primitive.name in ("broadcast_in_dim", "reshape", "transpose", "squeeze")
+            for each in over_time
+        )
+
     @functools.cached_property
     def streamed(self) -> Any:
         """The statistic as a stream of single frames."""
