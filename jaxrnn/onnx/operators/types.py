@@ -92,7 +92,7 @@ def convert(x: Value, dtype: np.dtype, saturate: bool = True, round_mode: str = 
 
 
 def _hold_sizes(dtype: np.dtype, sizes: np.ndarray) -> bool:
-    """Return True if a type represents these sizes for all lengths: narrow integers wrap around, narrow floats round."""
+    """Return True if a type represents these sizes for all lengths: narrow integers wrap around, and floats round."""
     if jnp.issubdtype(dtype, jnp.floating):
         return kept(np.float32, dtype).all
     if np.issubdtype(dtype, np.signedinteger):
