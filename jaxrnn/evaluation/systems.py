@@ -22,7 +22,7 @@ from jaxrnn.audio.sounds import check_rate
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.steps.recordings import scan_steps, time_axis
-from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 
@@ -30,8 +30,6 @@ from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 MAX_FRAMES = 2**28
 #: The largest number of samples in a frame of a chain.
 MAX_SIZE = 2**20
-
-Arrays = Mapping[str, Any]
 
 
 @short_repr

@@ -15,13 +15,12 @@ from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, read_pair
 from jaxrnn.export.verification import of_batch
 from jaxrnn.steps.compiled import run
 from jaxrnn.steps.recordings import part
-from jaxrnn.steps.specs import check_names
+from jaxrnn.steps.specs import Arrays, check_names
 from jaxrnn.steps.stepper import missing_parts
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.peers import Peer
 from jaxrnn.verification.running import given_recordings
 
-Arrays = Mapping[str, np.ndarray]
 #: The inputs of all calls of a file, by the kind of the file.
 Calls = dict[str, list[dict[str, np.ndarray]]]
 #: Arrays with all frames, and the number of frames.

@@ -22,7 +22,7 @@ from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.state.find import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, METADATA, STEP, StepFile
 from jaxrnn.runtime.runner import Live
-from jaxrnn.steps.specs import bind, taken
+from jaxrnn.steps.specs import Arrays, bind, taken
 from jaxrnn.steps.stepper import whole_pulse
 from jaxrnn.verification.litert import (
     QUANTIZED,
@@ -37,7 +37,6 @@ from jaxrnn.verification.litert import (
 from jaxrnn.verification.peers import Peer, candidates
 from jaxrnn.verification.sampling import restore_types
 
-Arrays = Mapping[str, np.ndarray]
 File = str | os.PathLike[str]
 
 

@@ -21,10 +21,9 @@ from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
+from jaxrnn.steps.specs import Arrays
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
-
-Arrays = Mapping[str, Any]
 
 
 class Exportable:

@@ -35,7 +35,7 @@ from jaxrnn.jaxprs.canonical import canonical
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.jaxprs.own import operator_p
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
-from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import NO_NOTES, Notes
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 from jaxrnn.streaming.diagnostics import of_file
@@ -190,7 +190,6 @@ Key = tuple[str, str]
 INPUT, OUTPUT, BEFORE, AFTER = "input", "output", "before", "after"
 VALID, COUNT, PARAM = "valid", "count", "param"
 
-Arrays = Mapping[str, Any]
 Keyed = Mapping[Key, Any]
 Structs = Mapping[Key, jax.ShapeDtypeStruct]
 

@@ -25,7 +25,7 @@ from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.steps.compiled import Run, run
 from jaxrnn.steps.recordings import part, recording_specs, time_axis
-from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import Stepper
 from jaxrnn.steps.stepspec import Layout, StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
@@ -319,9 +319,6 @@ def _rough(found: Comparison, value: Any, expected: Any) -> Comparison:
         return dataclasses.replace(found, reason=f"the error of quantisation is {share:.1%} of the output")
     below = f"{-20 * np.log10(share):.0f} dB below the output"
     return found.accepted(f"with an error of quantisation of {share:.2%} ({below})")
-
-
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)

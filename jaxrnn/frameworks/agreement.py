@@ -21,9 +21,9 @@ from jaxrnn.errors import InputError, JaxrnnError, ModelError, StreamError
 from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.onnx.tensors import graphs_below, tensors_of
+from jaxrnn.steps.specs import Arrays
 from jaxrnn.verification.inside import precisions
 
-Arrays = Mapping[str, np.ndarray]
 #: The multiples of the length of the example that are compared; the second only if the length is at most `_LONG`. Runs
 #: of a module up to twice `_LONG` show if the module fills a cache there.
 _LONGER, _LONG = (5, 17), 4096

@@ -32,6 +32,7 @@ from jaxrnn.jaxprs.held import Held
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.onnx.tensors import graphs_below
+from jaxrnn.steps.specs import Arrays
 
 if TYPE_CHECKING:
     import keras
@@ -48,8 +49,6 @@ _JAX_ROUTE = (
     "With Keras' backend JAX the network is a JAX function, `network.stateless_call`, which jaxrnn.stream takes as it "
     'is: docs/keras.md, "Keras on JAX"'
 )
-#: Inputs or weights by name.
-Arrays = Mapping[str, np.ndarray]
 #: The end of the name of the output with the next value of a state.
 _NEXT = "_next"
 

@@ -22,9 +22,9 @@ from jaxrnn.frameworks.agreement import compared, narrowest
 from jaxrnn.model import Model
 from jaxrnn.onnx.parameters import WEIGHTS
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
+from jaxrnn.steps.specs import Arrays
 from jaxrnn.verification.sampling import verifiable_inputs
 
-Arrays = Mapping[str, np.ndarray]
 Outputs = Sequence[np.ndarray]
 #: Runs a module on inputs by name with weights by name, and returns the outputs in order.
 RunWith = Callable[[Arrays, Arrays], Outputs]

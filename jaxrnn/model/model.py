@@ -28,12 +28,10 @@ from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import FoundState, StateSearch, StateVar, are_plain, check_pairs, stated_state
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.onnx.values import Stacked, holds_text, is_text, traced
-from jaxrnn.steps.specs import ArraySpec, Dimension
+from jaxrnn.steps.specs import Arrays, ArraySpec, Dimension
 from jaxrnn.steps.stepper import ExportForm, Flushed, Notes, nothing_left
 from jaxrnn.steps.stepspec import StepSpec, zeros
 from jaxrnn.streaming import Streamed
-
-Arrays = Mapping[str, Any]
 
 #: The beginnings of keys of metadata that programs write for themselves.
 _OF_TOOLS = ("jaxrnn", "onnx.")

@@ -19,13 +19,11 @@ from jaxrnn.onnx.graph import bind_inputs
 from jaxrnn.onnx.operators.shaping import on_axis
 from jaxrnn.onnx.state import StateVar, open_sizes
 from jaxrnn.steps.recordings import cut_frames, join_frames
-from jaxrnn.steps.specs import ArraySpec, check_names, converted
+from jaxrnn.steps.specs import Arrays, ArraySpec, check_names, converted
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, check_batch, in_batch, zeros
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
-
-Arrays = Mapping[str, Any]
 
 
 class ModelSteps:

@@ -15,12 +15,11 @@ from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, 
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.runtime.runner import Live, check_same_state, host_arrays
 from jaxrnn.steps.live import moved_state, moving_state
-from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import Bound, State, Stepper
 
 Frame = dict[str, np.ndarray]
 Step = Callable[[Any, Any], tuple[Any, Any]]
-Arrays = Mapping[str, Any]
 
 
 class _Loaded(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,8 @@ from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, 
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.steps.compiled import CompiledStep, Feed
 from jaxrnn.steps.live import moved_state, moving_state
-from jaxrnn.steps.specs import ArraySpec, bind, taken
+from jaxrnn.steps.specs import Arrays, ArraySpec, bind, taken
 from jaxrnn.steps.stepper import Bound, State, Stepper
-
-Arrays = Mapping[str, Any]
 
 _UNCHANGED = contextlib.nullcontext()
 

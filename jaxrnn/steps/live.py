@@ -11,10 +11,8 @@ import numpy as np
 
 from jaxrnn._files.messages import describe, near
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.steps.specs import from_python
+from jaxrnn.steps.specs import Arrays, from_python
 from jaxrnn.steps.stepspec import State, StepSpec
-
-Arrays = Mapping[str, Any]
 
 #: The entry of a moving state that identifies the network, ``uint8[16]``.
 NETWORK = "jaxrnn.network"

@@ -8,7 +8,7 @@ layout. All functions handle a single stream; use ``jax.vmap`` for a batch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,10 +18,9 @@ from jax import lax
 
 from jaxrnn._jax import varying
 from jaxrnn.errors import InputError
-from jaxrnn.steps.specs import ArraySpec
+from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, State, StepSpec
 
-Arrays = Mapping[str, Any]
 Step = Callable[[State, Arrays], tuple[Arrays, State]]
 
 

@@ -18,6 +18,9 @@ from jaxrnn.errors import InputError
 Dimension = int | str
 """A size of an array: a number, or the name of an open dimension."""
 
+#: Arrays by name.
+Arrays = Mapping[str, Any]
+
 #: The dtypes to which JAX narrows 64-bit integers without ``jax_enable_x64``, and the dtypes of the integers.
 _WIDENED = {("int32", "int64"), ("uint32", "uint64")}
 

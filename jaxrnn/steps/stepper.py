@@ -25,10 +25,9 @@ from jaxrnn._jax.context import exact_types, program
 from jaxrnn.errors import InputError, StateError, UnsupportedError
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.steps.recordings import scan_steps
-from jaxrnn.steps.specs import ArraySpec, bind, check_names, converted, taken
+from jaxrnn.steps.specs import Arrays, ArraySpec, bind, check_names, converted, taken
 from jaxrnn.steps.stepspec import StepSpec, batch_note, joined_layout, lead_of
 
-Arrays = Mapping[str, Any]
 State = dict[str, Any]
 """The state that a step passes to the next step: a dict of arrays, as in `StepSpec.carried`."""
 

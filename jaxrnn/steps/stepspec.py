@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrnn._files.messages import bytes_of, describe, near, short_repr, shortened, without_folders
 from jaxrnn.errors import InputError, StateError, is_count
-from jaxrnn.steps.specs import ArraySpec, bind, converted
+from jaxrnn.steps.specs import Arrays, ArraySpec, bind, converted
 
 State = dict[str, Any]
 
@@ -138,9 +138,6 @@ def zeros(specs: Sequence[ArraySpec], sizes: Mapping[str, int]) -> dict[str, np.
         spec.name: np.zeros([size if isinstance(size, int) else sizes[size] for size in spec.shape or ()], spec.dtype)
         for spec in specs
     }
-
-
-Arrays = Mapping[str, Any]
 
 
 @short_repr

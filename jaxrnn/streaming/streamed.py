@@ -18,14 +18,11 @@ from jaxrnn.cells.forms import Types, product_type
 from jaxrnn.errors import InputError, StreamError, is_count
 from jaxrnn.jaxprs.schedule import Packed, Purpose, Step, fits, fold, folding_of, run_folded, unpack
 from jaxrnn.steps.recordings import joined_output, padded, part, recording_specs, scan_first, scan_steps
-from jaxrnn.steps.specs import ArraySpec, bind, converted, taken
+from jaxrnn.steps.specs import Arrays, ArraySpec, bind, converted, taken
 from jaxrnn.steps.stepper import NO_NOTES, ExportForm, Flushed, State, check_valid
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, batch_note, in_batch, said_past
 from jaxrnn.streaming.plan import Plan, as_struct
 from jaxrnn.streaming.values import Chunk, FinalValue, along
-
-#: Arrays, keyed by their paths in the pytree, such as ``x['audio']``.
-Arrays = Mapping[str, Any]
 
 
 def _in_its_types(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from jaxrnn.audio.waveforms import Waveform
 from jaxrnn.cells.forms import matrix_products_in
 from jaxrnn.comparison import compare
 from jaxrnn.errors import InputError, JaxrnnError, TrainingError
+from jaxrnn.steps.specs import Arrays
 from jaxrnn.training.batches import Batch, BatchChunk, Batches, Order, Position
 from jaxrnn.training.callbacks import Callback, Running
 from jaxrnn.training.checkpoints import Folder
@@ -261,9 +262,6 @@ def showing(progress: bool | None, total: int, done: int, updates: int) -> Itera
             bar(done, updates=updates, rate=rate, loss=text)
 
         yield show
-
-
-Arrays = Mapping[str, Any]
 
 
 def explain(updates: Updates, before: UpdateState, after: UpdateState, chunk: BatchChunk, labels: list[str]) -> str:

@@ -15,13 +15,12 @@ from jaxrnn._files.messages import describe, whole_message
 from jaxrnn.cells.forms import recomputing
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
+from jaxrnn.steps.specs import Arrays
 from jaxrnn.training.batches import BatchChunk
 from jaxrnn.training.layout import ExampleLayout
 from jaxrnn.training.optimizers import Optimizer, averages, learning_rate, skips_updates
 from jaxrnn.training.options import Function
 from jaxrnn.training.sharding import Placement
-
-Arrays = Mapping[str, Any]
 
 
 class UpdateState(NamedTuple):

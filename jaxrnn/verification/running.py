@@ -13,13 +13,11 @@ from jaxrnn.comparison import Check, Comparison, Verdict, compare
 from jaxrnn.errors import InputError, JaxrnnError
 from jaxrnn.steps.compiled import CompiledStep, run
 from jaxrnn.steps.recordings import part, recording_specs
-from jaxrnn.steps.specs import bind, check_names
+from jaxrnn.steps.specs import Arrays, bind, check_names
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.arbiter import Whole
 from jaxrnn.verification.sampling import restore_types
-
-Arrays = Mapping[str, Any]
 
 
 def compiled(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[str, int]) -> CompiledStep:

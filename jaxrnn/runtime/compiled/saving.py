@@ -37,6 +37,7 @@ from jaxrnn.runtime.compiled.native import (
 )
 from jaxrnn.runtime.compiled.stepper import CompiledStepper
 from jaxrnn.runtime.pool import DONATING, slot_functions
+from jaxrnn.steps.specs import Arrays
 from jaxrnn.steps.stepper import Bound, State, Stepper
 
 #: JAX's names of the platforms that a file can be compiled for, besides the platform in use.
@@ -44,7 +45,6 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 #: The primitives that call back into Python.
 CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
 
-Arrays = Mapping[str, Any]
 Functions = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
 

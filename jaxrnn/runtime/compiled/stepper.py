@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,11 +21,10 @@ from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError, Unsup
 from jaxrnn.runtime.compiled.format import Archive, load_function, read
 from jaxrnn.runtime.compiled.native import BATCHED, CodeError, arguments_of, differences, function_of, structs_of
 from jaxrnn.steps.recordings import recording_specs, scan_steps
-from jaxrnn.steps.specs import bind, taken
+from jaxrnn.steps.specs import Arrays, bind, taken
 from jaxrnn.steps.stepper import ExportForm, Flushed, State, nothing_left, whole_pulse
 from jaxrnn.steps.stepspec import StepSpec, batch_note, in_batch
 
-Arrays = Mapping[str, Any]
 #: The status of an error of XLA if the program is wrong, or needs a kernel that this platform does not have.
 _OF_PROGRAM = re.compile("INVALID_ARGUMENT|NOT_FOUND|UNIMPLEMENTED")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec
 
 import jax
@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxrnn._files.messages import describe, near
 from jaxrnn.errors import InputError
+from jaxrnn.steps.specs import Arrays
 
-Arrays = Mapping[str, Any]
 Loss = Callable[[Arrays, Arrays, Any], jax.Array]
 """A loss or metric of an example: a function of the dict of outputs, the arrays of the example, and the mask."""
 Output = str | Callable[[Arrays, Arrays], Any]
