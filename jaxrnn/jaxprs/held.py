@@ -33,7 +33,7 @@ _LIBRARIES = frozenset(
 _INNER = ("_buffers", "_parameters", "_modules")
 
 
-class Arrays(Protocol):
+class ArrayAccess(Protocol):
     """An interface to the arrays of a framework. `are_weights` is True if no call fills the arrays."""
 
     are_weights: bool
@@ -76,7 +76,7 @@ class _Snapshot(NamedTuple):
     path: str
     thing: Any
     contents: Any
-    kind: Any  # a type of containers, an `Arrays`, "cell", "class" or "globals"
+    kind: Any  # a type of containers, an `ArrayAccess`, "cell", "class" or "globals"
 
 
 class Held:
@@ -92,7 +92,7 @@ class Held:
         self,
         roots: Mapping[str, Any],
         owners: tuple[type, ...] = (),
-        arrays: Mapping[type, Arrays] = types.MappingProxyType({}),
+        arrays: Mapping[type, ArrayAccess] = types.MappingProxyType({}),
     ):
         self._owners, self._arrays = owners, {**arrays, np.ndarray: _Numpy()}
         self._seen: dict[int, Any] = {}  # keeps the objects alive, so that no other object has the same number
