@@ -252,6 +252,13 @@ def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
     assert json.loads(result.output)["verified"]
 
 
+def test_a_reshape_that_mixes_frames_is_not_behind_a_flip():
+    """Time is an axis before and after, but other elements are side by side."""
+    mixed = lambda x: run(jnp.flip(x, 0).reshape(3, x.shape[0]).T)  # noqa: E731
+    far = jaxrnn.bounded(mixed, X, axes=0, future=WHOLE)
+    np.testing.assert_allclose(far(X), mixed(X), rtol=0, atol=1e-6)
+
+
 def test_what_cannot_be_bounded_names_the_place():
     refused = functools.partial(check_refused, StreamError)
     mixing = lambda x: x @ (x.T @ x)  # noqa: E731

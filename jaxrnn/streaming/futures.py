@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
+from jax.extend.core.primitives import broadcast_in_dim_p, rev_p, scan_p
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._jax import varying
@@ -36,12 +37,21 @@ from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import InputError, StreamError, is_count
 from jaxrnn.jaxprs.canonical import called, rewritten
-from jaxrnn.jaxprs.equations import evaluate, read, run, shape_of, type_of, variables, walk
+from jaxrnn.jaxprs.equations import evaluate, read, run, shape_of, type_of, variables
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.diagnostics import describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes, value_of
-from jaxrnn.streaming.statistics import Analysis, bind_at, has_time
+from jaxrnn.streaming.statistics import (
+    Analysis,
+    bind_at,
+    has_time,
+    inside,
+    is_call,
+    is_of_elements,
+    keeps_frames,
+    runs_over_time,
+)
 from jaxrnn.streaming.transform import TracedProgram, offline_program
 
 #: The value in frames that do not exist, at which few functions have a singular derivative.
@@ -140,24 +150,9 @@ def bounded(
 
 def _unwrapped(equation: JaxprEqn) -> Callable[..., Any] | None:
     """Return the function in a call or custom derivative rule that contains an operation over time, else None."""
-    if not _is_call(equation) or not any(map(_needs_time, _inside(equation))):
+    if not is_call(equation) or not any(map(_needs_time, inside(equation))):
         return None
     return lambda *operands: evaluate(called(equation), operands)
-
-
-def _is_call(equation: JaxprEqn) -> bool:
-    return entry_of(equation).kind in ("custom rule", "checkpoint")
-
-
-def _inside(equation: JaxprEqn) -> Iterator[JaxprEqn]:
-    """Yield the equations of a call."""
-    inner = called(equation)
-    return walk(getattr(inner, "jaxpr", inner))
-
-
-def _is_of_elements(equation: JaxprEqn) -> bool:
-    """Return True for a call whose equations all work on elements."""
-    return all(entry_of(each).kind == "elementwise" for each in _inside(equation))
 
 
 def _needs_time(equation: JaxprEqn) -> bool:
@@ -165,9 +160,9 @@ def _needs_time(equation: JaxprEqn) -> bool:
     kind, params = entry_of(equation).kind, equation.params
     if kind == "reduction":
         return any(axis in symbolic_axes(shape_of(equation.invars[0])) for axis in params.get("axes", ()))
-    if equation.primitive.name == "rev":
+    if equation.primitive is rev_p:
         return any(axis in symbolic_axes(out_shape(equation)) for axis in params["dimensions"])
-    return bool(params.get("reverse")) and (equation.primitive.name == "scan" or kind == "cumulative")
+    return runs_over_time(equation) and bool(params["reverse"])
 
 
 class Bounded:
@@ -293,7 +288,7 @@ class _Evaluation:
         if any(used) and has_time(equation):
             return self._with_statistics(equation, operands, used)
         if any(isinstance(each, Reversed) for each in operands):
-            if _is_call(equation) and not _is_of_elements(equation):
+            if is_call(equation) and not is_of_elements(equation):
                 outer, self._path = self._path, (*self._path, equation)
                 try:
                     return evaluate(called(equation), operands, self.apply)
@@ -303,49 +298,39 @@ class _Evaluation:
             if results is not None:
                 return results
             operands = list(map(_in_order, operands))
-        name, params = equation.primitive.name, equation.params
-        if name == "rev":
+        params = equation.params
+        if equation.primitive is rev_p:
             axes = [axis for axis in params["dimensions"] if axis in symbolic_axes(out_shape(equation))]
             if len(axes) == 1:
                 others = tuple(axis for axis in params["dimensions"] if axis != axes[0])
                 return [Reversed(lax.rev(operands[0], others) if others else operands[0], axes[0])]
-        if name == "scan" and params["reverse"] and is_symbolic(params["length"]):
-            return self._windowed_loop(equation, operands)
-        if (
-            entry_of(equation).kind == "cumulative"
-            and params["reverse"]
-            and params["axis"] in symbolic_axes(out_shape(equation))
-        ):
-            return self._windowed_sum(equation, operands)
+        if runs_over_time(equation) and params["reverse"]:
+            return self._windowed(equation, operands)
         return bind_at(self.size, equation, operands)
 
     # -- flips
 
     def _reversed(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
         """Return results with time reversed, in the order of time; None if the equation mixes frames or directions."""
-        name, params, entry = equation.primitive.name, equation.params, entry_of(equation)
+        params, entry = equation.params, entry_of(equation)
         over_time = [each for each in equation.invars if symbolic_axes(shape_of(each))]
         turned = [atom for atom, each in zip(equation.invars, operands, strict=True) if isinstance(each, Reversed)]
         if len(over_time) != len(turned) or any(len(symbolic_axes(shape_of(each))) > 1 for each in over_time):
             return None
         plain = [each.array if isinstance(each, Reversed) else each for each in operands]
         axis = next(each.axis for each in operands if isinstance(each, Reversed))
-        if name == "rev":
+        if equation.primitive is rev_p:
             others = tuple(each for each in params["dimensions"] if each != axis)
             x = lax.rev(plain[0], others) if others else plain[0]
             return [x if axis in params["dimensions"] else Reversed(x, axis)]
-        if name == "scan" and is_symbolic(params["length"]):
+        if runs_over_time(equation):
             changed = equation.replace(params={**params, "reverse": not params["reverse"]})
-            carries = Scan.of(equation).carry
-            results = self._windowed_loop(changed, plain) if changed.params["reverse"] else self._bound(changed, plain)
-            return [*results[:carries], *(Reversed(each, 0) for each in results[carries:])]
-        if entry.kind == "cumulative" and params["axis"] == axis:
-            changed = equation.replace(params={**params, "reverse": not params["reverse"]})
-            found = self._windowed_sum(changed, plain) if changed.params["reverse"] else self._bound(changed, plain)
-            return [Reversed(found[0], axis)]
+            results = self._windowed(changed, plain) if changed.params["reverse"] else self._bound(changed, plain)
+            carries = Scan.of(equation).carry if equation.primitive is scan_p else 0
+            return [*results[:carries], *(Reversed(each, axis) for each in results[carries:])]
         if entry.kind == "reduction" and axis in params.get("axes", ()) and entry.monoid:
             return self._bound(equation, plain)
-        if not self._keeps_frames(equation, axis):
+        if not keeps_frames(equation, axis):
             return None
         results = self._bound(equation, plain)
         return [
@@ -354,31 +339,6 @@ class _Evaluation:
 
     def _bound(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
         return list(bind_at(self.size, equation, operands))
-
-    def _keeps_frames(self, equation: JaxprEqn, axis: int) -> bool:
-        """Return True if an equation works on single frames, and time stays an axis."""
-        name, params, kind = equation.primitive.name, equation.params, entry_of(equation).kind
-        sizes = {
-            str(shape_of(each)[a])
-            for each in (*equation.invars, *equation.outvars)
-            for a in symbolic_axes(shape_of(each))
-        }
-        if len(sizes) != 1 or any(len(symbolic_axes(shape_of(each))) != 1 for each in equation.outvars):
-            return False
-        if kind == "elementwise" or (_is_call(equation) and _is_of_elements(equation)):
-            return True
-        if name == "dot_general":
-            (first, second), _ = params["dimension_numbers"]
-            return sum(bool(symbolic_axes(shape_of(each))) for each in equation.invars) == 1 and axis not in (
-                first if symbolic_axes(shape_of(equation.invars[0])) else second
-            )
-        if kind == "reduction":
-            return axis not in params.get("axes", (axis,))
-        if name == "concatenate":
-            return params["dimension"] != axis
-        if name == "pad":
-            return tuple(params["padding_config"][axis]) == (0, 0, 0)
-        return name in ("broadcast_in_dim", "transpose", "reshape", "squeeze", "slice", "split", "copy", "iota")
 
     # -- windows
 
@@ -389,10 +349,14 @@ class _Evaluation:
         future = self.limits.future_of(equation)
         return self.limits.block_of(future, recurrent=recurrent), future
 
-    def _windowed_loop(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-        """Run a reversed loop over each block and the frames after it."""
+    def _windowed(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+        """Run a reversed loop or running sum over each block and the frames after it."""
         block, future = self._ends(equation, recurrent=True)
         self._note(equation, f"backwards over blocks of {block} and {future} later frame(s)", block - 1 + future)
+        run_windows = self._windowed_loop if equation.primitive is scan_p else self._windowed_sum
+        return run_windows(equation, operands, block, future)
+
+    def _windowed_loop(self, equation: JaxprEqn, operands: Sequence[Any], block: int, future: int) -> list[Any]:
         fixed, carry, xs = Scan.of(equation).split(list(operands))
         count, body = len(carry), equation.params["jaxpr"]
         length = self.size(equation.params["length"])
@@ -413,10 +377,7 @@ class _Evaluation:
         firsts = [each[0] if reads else None for each, reads in zip(last, is_read, strict=False)]
         return [*firsts, *(joined(y, block, length) for y in ys)]
 
-    def _windowed_sum(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-        """Run a reversed running sum, product or extreme over each block and the frames after it."""
-        block, future = self._ends(equation, recurrent=True)
-        self._note(equation, f"backwards over blocks of {block} and {future} later frame(s)", block - 1 + future)
+    def _windowed_sum(self, equation: JaxprEqn, operands: Sequence[Any], block: int, future: int) -> list[Any]:
         axis, (x,) = equation.params["axis"], operands
         x = jnp.moveaxis(x, axis, 0)
         y = windows(x, _identity(entry_of(equation).monoid, x.dtype), block, future, x.shape[0])
@@ -428,9 +389,7 @@ class _Evaluation:
     def _with_statistics(self, equation: JaxprEqn, operands: list[Any], used: Sequence[bool]) -> list[Any]:
         """Evaluate an equation that gives statistics to frames: each frame gets the statistic of its block."""
         shape, axes = [self.size(each) for each in out_shape(equation)], symbolic_axes(out_shape(equation))
-        if len(axes) != 1 or not (
-            equation.primitive.name == "broadcast_in_dim" or entry_of(equation).kind == "elementwise"
-        ):
+        if len(axes) != 1 or not (equation.primitive is broadcast_in_dim_p or entry_of(equation).kind == "elementwise"):
             raise StreamError(
                 f"{describe_equation((equation,))} cannot be bounded: a value that depends on all frames meets "
                 "frames in another operation than arithmetic on elements"
@@ -443,14 +402,14 @@ class _Evaluation:
             if not is_used:
                 continue
             x, dims = self._of_each_block(atom), equation.params.get("broadcast_dimensions", ())
-            if equation.primitive.name != "broadcast_in_dim":
+            if equation.primitive is not broadcast_in_dim_p:
                 dims = range(len(shape) - len(shape_of(atom)), len(shape))
             if axis in dims:  # the size 1 in place of time
                 x = jnp.squeeze(x, 1 + list(dims).index(axis))
                 dims = [each for each in dims if each != axis]
             order = np.argsort([axis, *dims]).tolist()
             operands[place] = lax.broadcast_in_dim(jnp.transpose(x, order), shape, sorted([axis, *dims]))
-        if equation.primitive.name == "broadcast_in_dim":
+        if equation.primitive is broadcast_in_dim_p:
             return [operands[0]]
         results = bind_at(self.size, equation, operands)
         return [Reversed(x, axis) for x in results] if is_turned else list(results)

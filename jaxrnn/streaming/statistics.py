@@ -8,7 +8,8 @@ recording ended. A loop over frames runs both, and so returns the statistic of a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,24 +17,73 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
+from jax.extend.core.primitives import dot_general_p, reshape_p, scan_p, slice_p
 
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.equations import read_by, run, shape_of, type_of, variables
+from jaxrnn.jaxprs.canonical import called
+from jaxrnn.jaxprs.equations import read_by, run, shape_of, type_of, variables, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
 from jaxrnn.streaming.rewriting import bind_at_sizes
 from jaxrnn.streaming.transform import TracedProgram, stream_in_types
 
-#: Equations between a statistic and a second statistic about the first, such as a variance, if frames use the result.
-_ABOUT = frozenset(("sub", "add", "add_any", "neg", "square", "integer_pow", "mul", "abs", "convert_element_type"))
-
 
 def has_time(equation: JaxprEqn) -> bool:
     """Return True if a result of an equation has a time axis."""
     return any(symbolic_axes(shape_of(each)) for each in equation.outvars)
+
+
+def runs_over_time(equation: JaxprEqn) -> bool:
+    """Return True for a loop over frames, and for a running sum, product or extreme along time."""
+    if entry_of(equation).kind == "cumulative":
+        return equation.params["axis"] in symbolic_axes(shape_of(equation.outvars[0]))
+    return equation.primitive is scan_p and is_symbolic(equation.params["length"])
+
+
+def keeps_frames(equation: JaxprEqn, axis: int) -> bool:
+    """Return True if an equation works on single frames along an axis, and time stays an axis.
+
+    Such an equation commutes with a flip of time.
+    """
+    params, entry, old = equation.params, entry_of(equation), list(map(shape_of, equation.invars))
+    over_time = [shape for shape in old if symbolic_axes(shape)]
+    new = [shape_of(each) for each in equation.outvars]
+    if any(len(symbolic_axes(shape)) != 1 for shape in (*over_time, *new)):
+        return False
+    if len({str(shape[symbolic_axes(shape)[0]]) for shape in (*over_time, *new)}) != 1:
+        return False
+    if entry.kind == "elementwise" or (is_call(equation) and is_of_elements(equation)):
+        return True
+    if entry.kind == "reduction":
+        return axis not in params.get("axes", (axis,))
+    if equation.primitive is dot_general_p:
+        (first, second), _ = params["dimension_numbers"]
+        return len(over_time) == 1 and axis not in (first if symbolic_axes(old[0]) else second)
+    if entry.joins:
+        return params["dimension"] != axis
+    if equation.primitive is reshape_p:  # the same elements before and behind time
+        (place,) = symbolic_axes(new[0])
+        return math.prod(old[0][:axis]) == math.prod(new[0][:place])
+    return entry.ordered
+
+
+def is_call(equation: JaxprEqn) -> bool:
+    """Return True for a call of a function with a derivative rule, or of a checkpoint."""
+    return entry_of(equation).kind in ("custom rule", "checkpoint")
+
+
+def inside(equation: JaxprEqn) -> Iterator[JaxprEqn]:
+    """Yield the equations of a call."""
+    inner = called(equation)
+    return walk(getattr(inner, "jaxpr", inner))
+
+
+def is_of_elements(equation: JaxprEqn) -> bool:
+    """Return True for a call whose equations all work on elements."""
+    return all(entry_of(each).kind == "elementwise" for each in inside(equation))
 
 
 def bind_at(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
@@ -87,13 +137,13 @@ class Analysis:
 
     def _reads_fixed_frames(self, equation: JaxprEqn) -> bool:
         """Return True if results without time depend on a fixed number of frames from the start, or on no frames."""
-        name, over_time = equation.primitive.name, [symbolic_axes(shape_of(each)) for each in equation.invars]
-        if name == "slice":
+        if equation.primitive is slice_p:
             return not any(map(is_symbolic, equation.params["limit_indices"]))
-        if name in ("gather", "dynamic_slice"):
+        if entry_of(equation).moved == slice(1):  # the other operands are positions
             return self.constant.issuperset(variables(equation.invars[1:]))
         # The carry of a reversed loop is the carry after the first block.
-        return not any(over_time) or (name == "scan" and equation.params["reverse"] and 0 in over_time[-1])
+        is_reversed = runs_over_time(equation) and equation.params["reverse"]
+        return is_reversed or not any(symbolic_axes(shape_of(each)) for each in equation.invars)
 
     def _used_by_frames(self) -> set[Var]:
         used: set[Var] = set()
@@ -165,14 +215,11 @@ class Analysis:
         Examples are the distance from the mean in a variance, and the exponentials in a logsumexp. The result of a
         norm, which frames use, is not between two statistics of this norm.
         """
-        kind, name = entry_of(equation).kind, equation.primitive.name
-        if kind not in ("elementwise", "movement"):
+        entry = entry_of(equation)
+        if entry.kind not in ("elementwise", "movement"):
             return False
-        if result not in self.used_by_frames or kind == "movement":
-            return True
-        is_scaled = name == "mul" and sum(each in self.tainted for each in variables(equation.invars)) < 2
-        is_scaled = is_scaled and any(each in self.final for each in variables(equation.invars))
-        return name in _ABOUT and not is_scaled
+        is_sum = bool(entry.signs) or entry.arithmetic == "convert"
+        return result not in self.used_by_frames or entry.kind == "movement" or is_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,13 +241,13 @@ class Statistic:
     @property
     def ignores_order(self) -> bool:
         """True if the statistic is the same for frames in another order."""
-        over_time = [each for each in self.equations if any(symbolic_axes(shape_of(x)) for x in each.invars)]
-        return all(
-            entry_of(each).kind == "elementwise"
-            or (entry_of(each).kind == "reduction" and entry_of(each).monoid)
-            or each.primitive.name in ("broadcast_in_dim", "reshape", "transpose", "squeeze")
-            for each in over_time
-        )
+        for each in self.equations:
+            axes = [axis for atom in each.invars for axis in symbolic_axes(shape_of(atom))[:1]]
+            entry = entry_of(each)
+            is_sum = entry.kind == "reduction" and bool(entry.monoid)
+            if axes and not is_sum and not keeps_frames(each, axes[0]):
+                return False
+        return True
 
     @functools.cached_property
     def streamed(self) -> Any:
