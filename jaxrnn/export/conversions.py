@@ -33,7 +33,7 @@ class Quantization:
 
     Example::
 
-        quantize = jaxrnn.export.Quantization("static", recordings=[{"x": frames}], exclude=["mask"])
+        quantize = jaxrnn.export.Quantization("static", recordings=[{"x": jnp.zeros((8, 2))}], exclude=["mask"])
 
     Attributes:
         kind: ``"dynamic"``: weights are 8-bit integers, and each call quantises the inputs of products, convolutions

@@ -114,8 +114,11 @@ def bounded(
 
     Example::
 
-        live = jaxrnn.bounded(offline, recording, axes=0, params=params, future=20, past=200)
-        streamed = jaxrnn.stream(live, recording, axes=0, params=params, pulse=4)
+        def centred(x):  # about the mean of the whole recording
+            return x - x.mean(0)
+
+        live = jaxrnn.bounded(centred, jnp.zeros((8, 2)), axes=0, future=2)
+        streamed = jaxrnn.stream(live, jnp.zeros((8, 2)), axes=0, pulse=4)
 
     Args:
         function: as in `stream`.
