@@ -190,6 +190,11 @@ def test_gradients_of_the_stream_are_those_of_the_function(name):
         np.testing.assert_allclose(found, known, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["instance_norm", "backwards"])
+def test_an_empty_recording_has_empty_outputs(name):
+    assert bounded(name, future=2)(X[:0]).shape == (0, 3)
+
+
 def test_places_and_futures_by_name():
     def network(params, x):
         with jax.named_scope("first"):
@@ -275,4 +280,18 @@ def test_what_cannot_be_bounded_names_the_place():
         jaxrnn.bounded(run, X, axes=0),
         X[:, [0, 0, 1, 2]],
     )
+    norm = jaxrnn.bounded(peak, X, axes=0)
+    check_refused(InputError, "call the function with x only", norm, None, X)
+    check_refused(InputError, "x must be a tree like the example", norm, {"x": X})
+    check_refused(
+        InputError,
+        "no bounded operation is in a scope or node 'nope'",
+        jaxrnn.bounded,
+        peak,
+        X,
+        axes=0,
+        future={"nope": 3},
+    )
+    looped = lambda x: lax.fori_loop(0, 2, lambda _, carry: carry - carry.mean(0), x)  # noqa: E731
+    refused("cannot be bounded for every length", jaxrnn.bounded, looped, X, axes=0)
     check_refused(InputError, "block must be", jaxrnn.bounded, run, X, axes=0, block=0)

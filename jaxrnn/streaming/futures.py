@@ -27,10 +27,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Var
 from jax.extend.core.primitives import broadcast_in_dim_p, rev_p, scan_p
 
-from jaxrnn._files.messages import short_repr
+from jaxrnn._files.messages import first_line, short_repr
 from jaxrnn._jax import varying
 from jaxrnn._jax.sizes import deciding
 from jaxrnn._jax.versions import Scan
@@ -81,11 +81,14 @@ class Futures:
     future: Mapping[str, int]
     past: int | None
     block: int | None
+    used: set[str] = field(default_factory=set)  # the names that equations have
 
     def future_of(self, equation: JaxprEqn) -> int:
         """Return the future of an equation: that of the longest name with which its scope begins."""
         scope = node_scope_of((equation,))
-        return self.future[max((name for name in self.future if scope.startswith(name)), key=len)]
+        name = max((name for name in self.future if scope.startswith(name)), key=len)
+        self.used.add(name)
+        return self.future[name]
 
     def block_of(self, future: int, *, recurrent: bool = False) -> int:
         """Return the frames that share an end; by default, a recurrence computes each frame at most twice."""
@@ -146,7 +149,10 @@ def bounded(
     trace = functools.partial(
         offline_program, function, example, axes=axes, params=params, multiple=multiple, constraints=constraints
     )
-    result = Bounded(function, trace, Futures({"": 0, **given}, past, block), takes_params=params is not None)
+    structure = jax.tree.structure(example)
+    result = Bounded(
+        function, structure, trace, Futures({"": 0, **given}, past, block), takes_params=params is not None
+    )
     result._find_places()
     return result
 
@@ -177,17 +183,25 @@ class Bounded:
 
     places: tuple[BoundedPlace, ...]
 
-    def __init__(self, function: Any, trace: Callable[[], TracedProgram], limits: Futures, *, takes_params: bool):
+    def __init__(
+        self, function: Any, structure: Any, trace: Callable[[], TracedProgram], limits: Futures, *, takes_params: bool
+    ):
         self.__name__ = f"{getattr(function, '__name__', type(function).__name__)} with bounded futures"
         #: The operators of an ONNX file by scope, and its texts for readers, as the function has them.
         self.operators, self.notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
         self._trace, self._takes_params, self._limits = trace, takes_params, limits
-        self._wide, self._traced = Types.here().wide, dict[Any, Analysis]()
+        self._structure, self._wide, self._traced = structure, Types.here().wide, dict[Any, Analysis]()
         self._compiled = jax.jit(self._evaluate, static_argnums=(0, 1))
 
     def __call__(self, *arguments: Any) -> Any:
         """Apply the function to ``(params, x)``, or to ``x`` if it has no parameters."""
+        if len(arguments) != 1 + self._takes_params:
+            raise InputError(
+                f"call the function with {'params and x' if self._takes_params else 'x only'}, as in bounded"
+            )
         params, x = arguments if self._takes_params else (None, *arguments)
+        if (found := jax.tree.structure(x)) != self._structure:
+            raise InputError(f"x must be a tree like the example, {self._structure}, and not {found}")
         with jax.enable_x64(self._wide):
             leaves, program = list(map(jnp.asarray, jax.tree.leaves(x))), self._analysis.program
         frames = next(
@@ -212,7 +226,10 @@ class Bounded:
     def _evaluate(self, types: Types, frames: Any, arrays: Sequence[Any]) -> list[Any]:
         """Evaluate the program; `types` is a part of the key of the compiled function."""
         with dataclasses.replace(types, wide=self._wide).in_force():
-            return _Evaluation(self._analysis, self._limits, functools.partial(value_of, length=frames)).run(*arrays)
+            size = functools.partial(value_of, length=frames)
+            if not is_symbolic(frames) and frames == 0:  # nothing to bound, and no last frame
+                return evaluate(self._analysis.program.closed, arrays, functools.partial(bind_at, size))
+            return _Evaluation(self._analysis, self._limits, size).run(*arrays)
 
     @property
     def _analysis(self) -> Analysis:
@@ -247,7 +264,16 @@ class Bounded:
         work = _Evaluation(analysis, self._limits, lambda size: size)
         structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in analysis.jaxpr.invars]
         with deciding(analysis.program.lengths.is_zero, analysis.program.length):
-            jax.eval_shape(work.run, *structs)
+            try:
+                jax.eval_shape(work.run, *structs)
+            except InconclusiveDimensionOperation as error:
+                raise StreamError(
+                    f"the function cannot be bounded for every length: {first_line(error)}; give the lengths that it "
+                    'takes, such as `constraints=["S >= 16"]`, or move the operation out of a loop'
+                ) from error
+        if unused := [name for name in self._limits.future if name and name not in self._limits.used]:
+            places = ", ".join(dict.fromkeys(each.where for each in work.places)) or "none"
+            raise InputError(f"future: no bounded operation is in a scope or node {unused[0]!r}; operations: {places}")
         self.places = tuple(work.places)
 
 
