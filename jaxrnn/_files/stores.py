@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import functools
 import hashlib
 import io
@@ -18,7 +19,8 @@ import re
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,8 +41,8 @@ ROOT = 3
 HEAD, BLOCK = 2**14, 2**19
 #: Blocks of an object that are kept in memory. Four concurrent readers of a block each use nine in two rounds.
 KEPT = 10
-#: Bytes at the beginning and at the end of a file that identify the content.
-EDGE = 2**14
+#: Facts of a listing that change with the content of an object, in the order of preference.
+_VERSIONS = ("ETag", "etag", "e_tag", "generation", "VersionId", "version_id", "md5Hash", "content_md5", "blob_id")
 #: Concurrent requests.
 REQUESTS = 32
 
@@ -57,11 +59,11 @@ class Url:
 
     Attributes:
         text: the URL, such as ``s3://bucket/folder/file.wav``.
-        known_size: bytes of the object from a listing, or None.
+        known: facts of the object from a listing, or None.
     """
 
     text: str
-    known_size: int | None = field(default=None, compare=False, repr=False)
+    known: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text
@@ -113,13 +115,25 @@ class Url:
     @property
     def size(self) -> int:
         """Bytes of the object."""
-        if self.known_size is not None:
-            return self.known_size
+        return int(self._facts["size"])
+
+    @property
+    def version(self) -> str | None:
+        """The version or ETag of the object, which differs for another content; None if the store gives neither."""
+        facts = self._facts
+        versions = (f"{name} {facts[name]}" for name in _VERSIONS if facts.get(name))
+        # A weak ETag of HTTP is the same for contents that only mean the same.
+        return next((each for each in versions if "W/" not in each), None)
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        if self.known is not None:
+            return self.known
         with self._reached("read") as (fs, path):
-            info = fs.info(path)
-        if info["type"] != "file":
+            facts = fs.info(path)
+        if facts["type"] != "file":
             raise FileNotFoundError(errno.ENOENT, "it is a prefix of objects, not an object")
-        return int(info["size"])
+        return facts
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Return without effect, because stores have no folders."""
@@ -131,7 +145,9 @@ class Url:
         for name, info in found.items():
             relative = name[len(path) :].lstrip("/")
             if relative and not relative.endswith("/") and info["type"] == "file":
-                yield Url(f"{self.text}/{relative}", int(info["size"]))
+                yield Url(
+                    f"{self.text}/{relative}", {key: info[key] for key in ("type", "size", *_VERSIONS) if key in info}
+                )
 
     def read_bytes(self, start: int | None = None, stop: int | None = None) -> bytes:
         """Read bytes ``start`` to ``stop``, by default all."""
@@ -264,19 +280,70 @@ def resolved(folder: Location, text: str) -> Location:
 
 
 def files_below(folder: Location, patterns: Iterable[str] = ("**/*",)) -> list[Any]:
-    """Return a sorted list of the files below a folder with relative names that match a glob pattern."""
-    if isinstance(folder, Path):
-        if not folder.is_dir():
-            raise InputError(f"there is no folder {folder}")
-        return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    """Return a sorted list of the files below a folder with relative names that match a glob pattern in any case."""
+    return listed_below(folder, patterns)[0]
+
+
+def listed_below(folder: Location, patterns: Iterable[str]) -> tuple[list[Any], Counter[str]]:
+    """Return the files of `files_below`, and counts of the kinds of files that the patterns leave out."""
+    wanted = [tuple(pattern.lower().split("/")) for pattern in patterns]
+    is_deep = any(part == "**" for pattern in wanted for part in pattern)
+    depth = math.inf if is_deep else max(map(len, wanted), default=0)
+    found: list[Any] = []
+    others: Counter[str] = Counter()
+    for names, path, kind in _below_folder(folder, depth) if isinstance(folder, Path) else _below_url(folder):
+        if kind is None and any(_matches(names, pattern) for pattern in wanted):
+            found.append(path)
+        else:
+            suffix = PurePosixPath(names[-1]).suffix.lower()
+            others[kind or (f"*{suffix}" if suffix else "without a suffix")] += 1
+    return sorted(found), others
+
+
+def _below_folder(folder: Path, depth: float) -> Iterator[tuple[list[str], Path, str | None]]:
+    """Yield the parts of the relative name, the path and the kind of all but folders; the kind of a file is None."""
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    failed: list[OSError] = []
+    for here, folders, files in os.walk(folder, onerror=failed.append, followlinks=True):
+        above = list(Path(here).relative_to(folder).parts)
+        loops = [name for name in folders if _leads_above(Path(here, name))]
+        for name in [*files, *loops]:
+            path = Path(here, name)
+            yield [*above, name], path, None if path.is_file() else _kind_of(path)
+        folders[:] = [name for name in folders if name not in loops] if len(above) + 1 < depth else []
+    for error in failed:
+        path = Path(os.fspath(error.filename))
+        yield [*path.relative_to(folder).parts, ""], path, "folders without permission"
+
+
+def _leads_above(folder: Path) -> bool:
+    """Return True for a link to a folder that contains the link."""
+    return folder.is_symlink() and Path(os.path.realpath(folder.parent)).is_relative_to(os.path.realpath(folder))
+
+
+def _kind_of(path: Path) -> str:
+    if path.is_symlink():
+        return "links to folders above" if path.is_dir() else "links that lead nowhere"
+    return "FIFOs, sockets and devices"
+
+
+def _below_url(folder: Url) -> Iterator[tuple[list[str], Url, str | None]]:
     try:
         files = list(folder.below())
     except FileNotFoundError as error:
         raise InputError(f"there is no folder {folder}: {error.strerror}") from error
-    from fsspec.utils import glob_translate
+    for file in files:
+        yield _relative(folder, file).split("/"), file, None
 
-    expressions = [re.compile(glob_translate(pattern)) for pattern in patterns]
-    return sorted(file for file in files if any(each.match(_relative(folder, file)) for each in expressions))
+
+def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return True if the parts of a name match those of a glob pattern; ``**`` stands for any number of folders."""
+    if not pattern or not names:
+        return not pattern and not names
+    if pattern[0] == "**":
+        return any(_matches(names[start:], pattern[1:]) for start in range(len(names)))
+    return fnmatch.fnmatchcase(names[0].lower(), pattern[0]) and _matches(names[1:], pattern[1:])
 
 
 def check_file(path: Location, most: int | None = None) -> Location:
@@ -473,22 +540,6 @@ def check_regular(path: str | os.PathLike[str], most: int | None = None) -> Path
     if most is not None and found.st_size > most:
         raise OSError(errno.EFBIG, too_large(found.st_size, most))
     return path
-
-
-def content_of(path: Location) -> bytes:
-    """Return a digest of the name and the size of a file, and of the first and the last `EDGE` bytes.
-
-    Objects in a store and unreadable files are not read: the digest has the name, and the size from a listing.
-    """
-    if isinstance(path, Url):
-        return hashlib.sha256(f"{path.name}/{path.known_size}".encode()).digest()
-    digest = hashlib.sha256(os.fsencode(path.name))
-    with contextlib.suppress(OSError), check_regular(path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest.update(f"/{size}/".encode() + file.read(EDGE))
-        file.seek(max(0, size - EDGE))
-        digest.update(file.read(EDGE))
-    return digest.digest()
 
 
 def check_replaceable(path: Path) -> None:

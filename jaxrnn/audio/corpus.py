@@ -13,7 +13,8 @@ import numpy as np
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below, location, name_below, resolved
-from jaxrnn.audio.recordings import open_recording
+from jaxrnn.audio.contents import THREADS
+from jaxrnn.audio.recordings import open_recording, recordings_below
 from jaxrnn.errors import InputError, optional_package
 
 with optional_package("polars", "tables of recordings", "evaluate"):
@@ -63,7 +64,7 @@ def from_folder(
     Args:
         folder: the folder, here or by URL.
         reference: the folder of references, with the same relative paths apart from the suffix.
-        patterns: glob patterns of recordings.
+        patterns: glob patterns of recordings, in any case. A line on standard error counts all other files.
         limit: the largest number of recordings.
 
     Raises:
@@ -71,7 +72,7 @@ def from_folder(
         StoreError: the store cannot be reached.
     """
     folder = location(folder)
-    paths = files_below(folder, patterns)
+    paths = recordings_below(folder, patterns)
     if not paths:
         raise InputError(f"{folder} holds no files that match {', '.join(patterns)}")
     references: dict[str, Location] = {}
@@ -220,8 +221,8 @@ def _check_ids(ids: Iterable[str], items: Sequence[Item]) -> None:
         before = name
 
 
-#: Recordings that are opened concurrently, and recordings that are submitted together.
-THREADS, BLOCK = 8, 4096
+#: Recordings that are submitted together.
+BLOCK = 4096
 
 #: The shapes of the frames of a recording's arrays, and the kinds of their numbers, by name.
 Frame = tuple[tuple[tuple[str, Any], ...], ...]

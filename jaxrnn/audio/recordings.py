@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -14,7 +14,8 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
-from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file
+from jaxrnn._files.progress import note
+from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file, listed_below
 from jaxrnn.audio.sounds import check_finite, resampling
 from jaxrnn.errors import InputError, optional_package
 
@@ -50,6 +51,20 @@ class Recording(Protocol):
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Read frames ``start`` to ``stop``, with zeros outside the recording."""
         ...
+
+
+def recordings_below(folder: Location, patterns: Iterable[str]) -> list[Any]:
+    """Return the recordings below a folder, sorted by path; a line on standard error counts all that is left out.
+
+    Raises:
+        InputError: the folder does not exist.
+        StoreError: the store cannot be reached.
+    """
+    found, others = listed_below(folder, patterns)
+    if others:
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
+        note(f"{folder}: {len(found):,} recordings; left out: {listed}")
+    return found
 
 
 def open_recording(path: Location, rate: int, *, finite: bool = True) -> Recording:

@@ -26,6 +26,7 @@ def evaluate(
     workers: Annotated[Count, Option(metavar="N")] | None = None,
     ray: Annotated[str, Option(metavar="ADDRESS")] | None = None,
     against: Annotated[str, Option(metavar="FOLDER")] | None = None,
+    trust_names: bool = False,
     sound: Sound,
 ) -> None:
     """Run a model over a corpus with the settings in SETTINGS.yaml; write a table, a summary and a report.
@@ -61,6 +62,8 @@ def evaluate(
         ray: Compute on a Ray cluster: 'auto' for the cluster of this machine, or ray://HOST:10001. Without --workers,
             the cluster is filled. Needs Ray.
         against: Folder with the results of another system on the same corpus, for comparison in the report.
+        trust_names: Continue with recordings of a store that gives neither versions nor ETags, if names and sizes are
+            equal.
         hop: Samples from one frame to the next. Options of --stft set the keys of system.stream.stft.
     """
     from jaxrnn.evaluation.cluster import Workers
@@ -69,6 +72,8 @@ def evaluate(
     from jaxrnn.evaluation.settings import prepare_evaluation
 
     overrides = (*overrides, *(f"system.stream.stft.{key}={value}" for key, value in sound.items() if sound))
+    if trust_names:
+        overrides = (*overrides, "corpus.trust_names=true")
     several = None if workers is None and ray is None else Workers(workers, ray)
     with busy(f"reading {path.name}"):
         baseline = None if against is None else read_results(against)

@@ -9,17 +9,16 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from jaxrnn._files.messages import near
-from jaxrnn._files.progress import note, progress_bar
-from jaxrnn._files.stores import Location, Url, content_of, location
-from jaxrnn.audio.corpus import BLOCK, COLUMNS, PLACE, THREADS, Item, checked, columns_of, probe
+from jaxrnn._files.progress import progress_bar
+from jaxrnn._files.stores import Location, location
+from jaxrnn.audio.contents import identity_of
+from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
@@ -47,6 +46,8 @@ class Evaluation:
         corpus: the recordings, with different ids.
         metrics: the metrics.
         out: the results folder; units that are finished there are not computed again.
+        trust_names: True to continue with recordings of a store that gives neither versions nor ETags, if names and
+            sizes are equal.
         facts: other facts that determine the results, such as files or settings of a system of your own, so that
             different evaluations are not mixed. `Chain` and `Offline` need no facts. A `Stepper` of your own is
             identified by a `fingerprint`, or else by the spec.
@@ -76,6 +77,7 @@ class Evaluation:
         metrics: Sequence[Metric],
         out: Location,
         *,
+        trust_names: bool = False,
         facts: Mapping[str, Any] | None = None,
         batch: int = BATCH,
         chunk: float = CHUNK,
@@ -95,12 +97,13 @@ class Evaluation:
         self._facts = dict(facts or {})
         if hasattr(system, "identity"):
             self._facts["system"] = system.identity  # pyright: ignore[reportAttributeAccessIssue]
+        identity, unknown = _fingerprint(self.corpus)
         lengths, self._unreadable = probe(self.corpus, system.rate)
         self.units = Units(self.corpus, lengths, system.rate, batch)
         self.parts = Parts(
             out,
             {
-                "corpus": _fingerprint(self.corpus),
+                "corpus": identity,
                 # Lengths determine the units, so a recording of another length makes another corpus.
                 "lengths of recordings": hashlib.sha256(np.asarray(lengths, "<i8").tobytes()).hexdigest(),
                 "metrics": [metric.facts for metric in self.metrics],
@@ -110,6 +113,12 @@ class Evaluation:
                 **self._facts,
             },
         )
+        if unknown and not trust_names and self.parts.finished():
+            raise InputError(
+                f"{out} has finished work on recordings that may have changed since: the store gives neither a version "
+                f"nor an ETag of {unknown:,} recordings. Choose another folder, or trust their names and sizes with "
+                "`trust_names=True` (--trust-names)"
+            )
 
     def run(
         self, units: Iterable[Unit] | None = None, *, watch: Callable[[Unit, list[Row]], Any] | None = None
@@ -127,11 +136,6 @@ class Evaluation:
         counts = [metric.pool.key for metric in self.metrics if metric.pool is not None]
         with self.parts.writing():
             finished = self.parts.finished()
-            if finished and (far := sum(isinstance(item.path, Url) for item in self.corpus)):
-                note(
-                    f"the contents of {far:,} recordings in a store are unknown: finished units are kept, even if "
-                    "recordings have changed without a change of length"
-                )
             if len(finished) == len(self.units) and self.parts.environment is not None:
                 return
             try:
@@ -202,18 +206,16 @@ class Evaluation:
         return len(self.parts.finished()) == len(self.units)
 
 
-def _fingerprint(corpus: Sequence[Item]) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    with ThreadPoolExecutor(THREADS) as threads:
-        for start in range(0, len(corpus), BLOCK):
-            items = corpus[start : start + BLOCK]
-            for item in items:
-                line = [item.id, str(item.path), str(item.reference), dict(item.columns)]
-                digest.update(json.dumps(line, sort_keys=True, default=str).encode() + b"\n")
-            files = [path for item in items for path in (item.path, item.reference) if isinstance(path, Path)]
-            for content in threads.map(content_of, files):
-                digest.update(content)
-    return {"recordings": len(corpus), "sha256": digest.hexdigest()}
+def _fingerprint(corpus: Sequence[Item]) -> tuple[dict[str, Any], int]:
+    """Return the identity of a corpus, and the number of recordings of unknown content."""
+    digest, paths = hashlib.sha256(), []
+    for item in corpus:
+        line = [item.id, str(item.path), str(item.reference), dict(item.columns)]
+        digest.update(json.dumps(line, sort_keys=True, default=str).encode() + b"\n")
+        paths += [path for path in (item.path, item.reference) if path is not None]
+    known = identity_of(paths)
+    digest.update(known.digest.encode())
+    return {"recordings": len(corpus), "sha256": digest.hexdigest()}, known.unknown
 
 
 def make_evaluator(
@@ -241,6 +243,7 @@ def evaluate(
     chunk: float = CHUNK,
     keep: bool = False,
     unprocessed: bool = False,
+    trust_names: bool = False,
     facts: Mapping[str, Any] | None = None,
     workers: Workers | int | None = None,
     against: Location | str | None = None,
@@ -263,6 +266,8 @@ def evaluate(
         keep: True to write the outputs to ``out/outputs``.
         unprocessed: True to judge also the recordings themselves, in columns ``unprocessed_NAME``; the report then has
             the improvement of each metric.
+        trust_names: True to continue with recordings of a store that gives neither versions nor ETags, if names and
+            sizes are equal. By default, finished work on such recordings is refused, because they may have changed.
         facts: other facts that determine the results, for systems and metrics of your own.
         workers: processes that compute; a number means processes on this machine. If ``system`` is a function, each
             worker calls the function. By default, this process computes.
@@ -291,9 +296,17 @@ def evaluate(
         workers = Workers(workers) if isinstance(workers, int) else workers
         make = functools.partial(make_evaluator, system, built, batch=batch, chunk=chunk, out=out if keep else None)
         pool = WorkerPool(workers, make)
-    options: Any = {"facts": facts, "batch": batch, "chunk": chunk, "keep": keep, "computing": pool}
+    options: Any = {
+        "trust_names": trust_names,
+        "facts": facts,
+        "batch": batch,
+        "chunk": chunk,
+        "keep": keep,
+        "computing": pool,
+    }
     made = system() if callable(system) else system
-    evaluation = Evaluation(made, corpus, built, out, slices=slices, title=title, main=main, **options)
+    options |= {"trust_names": trust_names, "slices": slices, "title": title, "main": main}
+    evaluation = Evaluation(made, corpus, built, out, **options)
     return evaluation.conclude(run(evaluation, progress), baseline)
 
 

@@ -51,6 +51,9 @@ class CorpusSettings(Settings):
     """The files of a folder that are recordings."""
     limit: PositiveInt | None = None
     """The number of recordings to take, from the first on."""
+    trust_names: bool = False
+    """True to continue with recordings of a store that gives neither versions nor ETags, if names and sizes are
+    equal."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -185,7 +188,8 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     made = functools.partial(_system, file), functools.partial(_metrics, file)
     options = {"batch": settings.batch, "chunk": settings.chunk, "out": settings.out if settings.keep else None}
     pool = None if workers is None else WorkerPool(resources, functools.partial(make_evaluator, *made, **options))
-    same = settings.model_dump(include={"batch", "chunk", "keep", "slices", "title", "main", "examples"})
+    same = {"trust_names": settings.corpus.trust_names}
+    same |= settings.model_dump(include={"batch", "chunk", "keep", "slices", "title", "main", "examples"})
     with file.at():
         return Evaluation(system, corpus, metrics, settings.out, facts={"settings": written}, computing=pool, **same)
 
@@ -214,7 +218,7 @@ def _corpus(file: File) -> Sequence[Item]:
     with file.at("corpus"):
         if recordings.manifest is not None:
             return from_manifest(recordings.manifest, limit=recordings.limit)
-        return from_folder(**recordings.model_dump(exclude={"manifest"}))
+        return from_folder(**recordings.model_dump(exclude={"manifest", "trust_names"}))
 
 
 def _chunked(file: File) -> System:

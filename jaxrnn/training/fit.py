@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -116,8 +115,7 @@ def fit(
 
     Warns:
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
-            filterbank). A training resumes on recordings in a store, which may have changed. Sounds are to be logged,
-            but without validation examples.
+            filterbank). Sounds are to be logged, but without validation examples.
     """
     network: Any = check_model(model)  # a waveform has the functions of a model
     check_kind("sequences", sequences, Sequences, "jaxrnn.training.Sequences")
@@ -198,7 +196,7 @@ def fit(
         folder = None
         if checkpoints is not None:
             folder = stack.enter_context(open_folder(checkpoints, placement))
-            _resume(state, placement, folder, progress)
+            _resume(state, placement, folder, progress, trusted=getattr(data, "trust_names", False))
             if not any(isinstance(each, LogFile) and each.path.name == HISTORY for each in callbacks):
                 callbacks = (*callbacks, LogFile(folder.path / HISTORY))
         resumed_from = state.step
@@ -223,7 +221,7 @@ def fit(
     return Fitted(best, last, state.history, state.step, best_step, stopped, layout.used_sequences, resumed_from)
 
 
-def _resume(state: TrainState, placement: Placement, folder: Folder, progress: bool | None) -> None:
+def _resume(state: TrainState, placement: Placement, folder: Folder, progress: bool | None, *, trusted: bool) -> None:
     """Continue from the newest checkpoint of a folder, if any."""
     check_alike(placement, {"checkpoints in the folder, which all processes must see": folder.steps()})
     if not folder.steps():
@@ -242,11 +240,11 @@ def _resume(state: TrainState, placement: Placement, folder: Folder, progress: b
             "Choose another folder, or the same settings"
         )
     data = state.settings.get("data")
-    if isinstance(data, dict) and "unknown_contents" in data:
-        warnings.warn(
-            f"the contents of {data['unknown_contents']} recordings in a store are unknown, and may differ from those "
-            "before the interruption: only names and listed sizes were compared",
-            stacklevel=3,
+    if isinstance(data, dict) and "unknown_contents" in data and not trusted:
+        raise TrainingError(
+            f"{data['unknown_contents']} recordings may have changed since the checkpoints in {folder.path}: their "
+            "store gives neither a version nor an ETag. Choose another folder, or trust their names and sizes with "
+            "`trust_names=True` of `Mixtures` (--trust-names)"
         )
     state.restore(snapshot, placement)
     announce(f"Resumed from update {state.step}", progress is not False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import numpy as np
 from scipy import signal
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import Location, Url, content_of, files_below, location
-from jaxrnn.audio.recordings import SAMPLES, open_recording
+from jaxrnn._files.stores import Location, Url, location
+from jaxrnn.audio.contents import identity_of
+from jaxrnn.audio.recordings import SAMPLES, open_recording, recordings_below
 from jaxrnn.audio.sounds import SOUNDS, check_rate
 from jaxrnn.errors import InputError, check_count
 
@@ -58,6 +58,8 @@ class Mixtures:
         balance: The range of the level of each further voice relative to the first, in dB.
         input: The name of the mixture: the input of the network.
         shape: The shape of the mixture, with -1 for the samples, such as ``[1, 1, -1]`` with a batch and a channel.
+        trust_names: True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are
+            equal. By default, a training on such objects is not resumed, because they may have changed.
 
     Raises:
         InputError: A number is out of range, there are no recordings, or there is nothing to remove.
@@ -76,6 +78,7 @@ class Mixtures:
     balance: Range = (-5.0, 5.0)
     input: str = SAMPLES
     shape: tuple[int, ...] = (-1,)
+    trust_names: bool = False
 
     def __post_init__(self):
         check_rate(self.rate, "rate")
@@ -105,17 +108,14 @@ class Mixtures:
     def identity(self) -> dict[str, Any]:
         """The options and a digest of the recordings, which must be the same when a training resumes.
 
-        The digest has the name, the size, and the first and last 16 kB of each file. Objects in a store are not read:
-        the digest has the name and the listed size, and ``unknown_contents`` counts these objects, if there are any.
+        The digest has the name and the content of each recording; an unchanged file is read only once, and objects in a
+        store are known by version or ETag. ``unknown_contents`` counts objects without either, if there are any.
         """
-        facts = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        for kind, sounds in self._sounds.items():
-            digest = hashlib.blake2b(digest_size=8)
-            for path in sounds:
-                digest.update(content_of(path))
-            facts[kind] = f"{len(sounds)} sounds {digest.hexdigest()}"
-        unread = sum(isinstance(path, Url) for sounds in self._sounds.values() for path in sounds)
-        return facts | ({"unknown_contents": unread} if unread else {})
+        facts = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "trust_names"}
+        known = {kind: identity_of(sounds) for kind, sounds in self._sounds.items()}
+        facts |= {kind: f"{len(self._sounds[kind])} sounds {each.digest[:16]}" for kind, each in known.items()}
+        unknown = sum(each.unknown for each in known.values())
+        return facts | ({"unknown_contents": unknown} if unknown else {})
 
     def drawn(self, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
         """Return examples that stay the same, for `Validation`; all are in memory."""
@@ -195,7 +195,7 @@ def _sounds_in(kind: str, places: Sounds | None) -> list[Location]:
         elif place.suffix.lower() in SOUNDS:
             sounds = [place]
         else:
-            sounds = files_below(place, [f"**/*{suffix}" for suffix in SOUNDS])
+            sounds = recordings_below(place, [f"**/*{suffix}" for suffix in SOUNDS])
         if not sounds or not all(sound.suffix.lower() in SOUNDS for sound in sounds):
             raise InputError(f"`{kind}`: {place} has {'other files than' if sounds else 'no'} sounds ({LISTED})")
         found += sounds
