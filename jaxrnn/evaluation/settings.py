@@ -188,8 +188,8 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     made = functools.partial(_system, file), functools.partial(_metrics, file)
     options = {"batch": settings.batch, "chunk": settings.chunk, "out": settings.out if settings.keep else None}
     pool = None if workers is None else WorkerPool(resources, functools.partial(make_evaluator, *made, **options))
-    same = {"trust_names": settings.corpus.trust_names}
-    same |= settings.model_dump(include={"batch", "chunk", "keep", "slices", "title", "main", "examples"})
+    same = settings.model_dump(include={"batch", "chunk", "keep", "slices", "title", "main", "examples"})
+    same["trust_names"] = settings.corpus.trust_names
     with file.at():
         return Evaluation(system, corpus, metrics, settings.out, facts={"settings": written}, computing=pool, **same)
 
