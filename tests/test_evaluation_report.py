@@ -83,6 +83,10 @@ def test_summaries_for_spreadsheets_and_papers(tmp_path):
     name = r"50\%\_of \textbackslash{}x\{\}\#\&\$\textasciitilde{}\textasciicircum{} (\%)"
     assert line.startswith(rf"{name} & 5 & 0.667 & ")
     assert all(line.count(" & ") == 4 for line in text.splitlines() if line.endswith(r"\\"))
+    write_summary(tmp_path, results_from("it", [*rows, row_of("silent", tmp_path, si_sdr=None)], [SDR]))
+    head, line = [each for each in (tmp_path / "summary.tex").read_text().splitlines() if "&" in each]
+    assert head.startswith("metric & recordings & missing & mean &")
+    assert line.startswith(r"si\_sdr (dB) & 5 & 1 & 3.00 & ")
 
 
 def test_comparison_is_paired(page):

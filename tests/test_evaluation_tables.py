@@ -387,7 +387,10 @@ def test_a_comparison_is_that_of_its_pairs_and_turns_around(tmp_path):
         return np.array([y - x for x, y in values if None not in (x, y) and math.isfinite(x)])
 
     # Four failed and one has no value; two infinite ones are equal, but have no mean.
-    assert (one.n, one.left_out, one.infinite) == (len(less()), 5, 1)
+    missing = [tuple(x.get("si_sdr") is None for x in pair) for pair in pairs]
+    assert (one.missing_first, one.missing_second) == (missing.count((True, False)), missing.count((False, True)))
+    assert one.missing_both == missing.count((True, True))
+    assert (one.n, one.missing_first + one.missing_second + one.missing_both, one.infinite) == (len(less()), 5, 1)
     assert (one.wins, one.ties, one.losses) == ((less() > 0).sum(), 2, (less() < 0).sum())
     assert one.mean == pytest.approx(less().mean())
     assert one.low < one.mean < one.high

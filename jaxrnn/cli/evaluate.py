@@ -98,11 +98,13 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them finished before"
     yield f"{counts['all']} recordings{failed}, {work}"
     improved = any("improvement" in each for each in result["summary"].values())
+    left_out = [key for key in ("missing", "infinite") if any(each[key] for each in result["summary"].values())]
     yield Table(
         "Over recordings",
         {
             **fields("metric"),
             "recordings": "n",
+            **fields(*left_out),
             **fields("mean"),
             INTERVAL: _interval,
             **fields("median"),

@@ -168,7 +168,9 @@ class MetricDifference:
         unit: the unit.
         higher_is_better: None if neither direction is better.
         n: recordings with a finite difference; means are over these recordings.
-        left_out: recordings without a value in one system.
+        missing_first: recordings with a value only in the second system, which count in no other figure.
+        missing_second: recordings with a value only in the first system.
+        missing_both: recordings without a value in both systems.
         infinite: recordings with an infinite difference.
         first: the mean of the first system; NaN without a value.
         second: the mean of the second system.
@@ -187,7 +189,9 @@ class MetricDifference:
     unit: str
     higher_is_better: bool | None
     n: int
-    left_out: int
+    missing_first: int
+    missing_second: int
+    missing_both: int
     infinite: int
     first: float
     second: float
@@ -226,7 +230,8 @@ class CorpusDifference:
 
 def difference(column: Column, first: np.ndarray, second: np.ndarray) -> MetricDifference:
     """Return the difference of a metric ``float64[recordings]`` of two systems, with NaN for missing values."""
-    both = ~(np.isnan(first) | np.isnan(second))
+    missing = np.isnan(first), np.isnan(second)
+    both = ~(missing[0] | missing[1])
     first, second = first[both], second[both]
     with np.errstate(invalid="ignore"):
         change = np.where(first == second, 0.0, second - first)  # two equal infinities do not differ
@@ -241,7 +246,9 @@ def difference(column: Column, first: np.ndarray, second: np.ndarray) -> MetricD
         column=column.name,
         unit=column.unit,
         higher_is_better=column.higher_is_better,
-        left_out=int((~both).sum()),
+        missing_first=int((missing[0] & ~missing[1]).sum()),
+        missing_second=int((missing[1] & ~missing[0]).sum()),
+        missing_both=int((missing[0] & missing[1]).sum()),
         first=float(first[finite].mean()) if known else math.nan,
         second=float(second[finite].mean()) if known else math.nan,
         **{key: over[key] for key in ("n", "infinite", "mean", "low", "high", "median")},

@@ -31,6 +31,9 @@ from jaxrnn.evaluation.metrics.protocol import (
 )
 from jaxrnn.si_sdr import energies_of_sums
 
+#: The lowest SI-SDR and SDR in dB, which silent outputs have: the range of the loss `jaxrnn.training.losses.si_sdr`.
+FLOOR = -100.0
+
 #: A smaller share of a sum of squares in float64 is rounding.
 ROUNDING = 1e-14
 
@@ -74,19 +77,22 @@ def _moments(output: np.ndarray, reference: np.ndarray | None) -> list[float]:
 
 
 def _si_sdr(sums: np.ndarray, what: str = "output") -> float:
-    """Return SI-SDR from `_moments`; ``what`` names the compared sound in messages."""
+    """Return SI-SDR from `_moments`, at least `FLOOR`; ``what`` names the compared sound in messages."""
     count, squares = sums[0], sums[4:]
     if not count:
         raise NoValueError(f"the {what} is empty")
     x, s, d = sums[1:4] / count
     means = np.array([x * x, s * s, d * d, x * s, d * s]) * count
     xx, ss, dd, xs, ds = (float(centred) for centred in squares - means)
-    for name, centred, square in (("reference", ss, squares[1]), (what, xx, squares[0])):
-        if centred <= ROUNDING * square:
-            raise NoValueError(f"the {name} is constant")
+    if not np.isfinite(sums).all():
+        raise NoValueError("there are samples that are not finite")
+    if ss <= ROUNDING * squares[1]:
+        raise NoValueError("the reference is constant")
+    if xx <= ROUNDING * squares[0]:
+        return FLOOR
     scale, whole, cross = (1.0, dd, ds) if dd < xx else (0.0, xx, xs)
     signal, rest = energies_of_sums(scale, ss, whole, cross)
-    return decibels(signal, rest if rest > ROUNDING * whole else 0.0)
+    return max(FLOOR, decibels(signal, rest if rest > ROUNDING * whole else 0.0))
 
 
 def _of_sound(
@@ -111,8 +117,10 @@ def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
     """Make SI-SDR of a sound against a reference, in dB; higher is better.
 
     SI-SDR is the energy of the output along the reference over the remaining energy, after subtracting means
-    (`jaxrnn.si_sdr`). A scaled copy of the reference has an infinite value, and an output orthogonal to the reference
-    minus infinity. A constant reference, a constant output and non-finite sound have no value.
+    (`jaxrnn.si_sdr`). A scaled copy of the reference has an infinite value. A silent or constant output and an output
+    orthogonal to the reference have -100 dB, the lowest value, so that a system which fails does not get a better mean.
+    Scheibler, "SDR - medium rare with fast computations", ICASSP 2022, limits values in the same way. A constant
+    reference and non-finite sound have no value.
     """
     return _of_sound("si_sdr", Column(called, "dB"), output, 9, lambda x, s, source: _moments(x, s), _si_sdr)
 
@@ -120,7 +128,7 @@ def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
 def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = None) -> Metric:
     """Make SI-SDR of the output minus SI-SDR of the recording, both against the reference, in dB; higher is better.
 
-    The value is missing if either ratio is undefined, or if both are infinite.
+    The value is missing if the reference or the recording is constant, or if both ratios are infinite.
     """
 
     def of(output: np.ndarray, reference: np.ndarray | None, source: np.ndarray | None) -> list[float]:
@@ -128,7 +136,10 @@ def si_sdr_improvement(called: str = "si_sdr_improvement", output: str | None = 
         return [*_moments(output, reference), *_moments(source, reference)]
 
     def value(sums: np.ndarray) -> float:
-        return _si_sdr(sums[:9]) - _si_sdr(sums[9:], "recording")
+        before = _si_sdr(sums[9:], "recording")
+        if before == FLOOR:
+            raise NoValueError("the recording is silent, or unlike the reference")
+        return _si_sdr(sums[:9]) - before
 
     return _of_sound("si_sdr_improvement", Column(called, "dB"), output, 18, of, value, needs_source=True)
 
@@ -207,11 +218,13 @@ class Distortion:
 
     def result(self) -> dict[str, Any]:
         """Return the value by column."""
-        if self._own[0] <= 0 or self._energy == 0:
-            raise NoValueError(f"the {'output' if self._own[0] > 0 else 'reference'} is silent")
+        if self._own[0] <= 0:
+            raise NoValueError("the reference is silent")
+        if self._energy == 0:
+            return {self._name: FLOOR}
         along = min(max(float(_solved(self._own, self._cross) @ self._cross), 0.0), self._energy)
         rest = self._energy - along
-        return {self._name: decibels(along, rest if rest > ROUNDING * self._energy else 0.0)}
+        return {self._name: max(FLOOR, decibels(along, rest if rest > ROUNDING * self._energy else 0.0))}
 
 
 def _correlated(sounds: np.ndarray, known: np.ndarray, taps: int) -> np.ndarray:
@@ -250,7 +263,7 @@ def sdr(called: str = "sdr", output: str | None = None, taps: int = 512) -> Metr
 
     SDR is the energy of the output that a filter of ``taps`` samples can make from the reference, over the remaining
     energy: Vincent et al., "Performance measurement in blind audio source separation", 2006. Values above about 100 dB
-    are rounding errors. An exact copy has an infinite value; a silent reference or output has none.
+    are rounding errors. An exact copy has an infinite value, a silent output -100 dB, and a silent reference none.
 
     Args:
         called: the name of the column.

@@ -108,7 +108,6 @@ def write_summary(folder: Location, results: Results) -> None:
     page = jinja2.Environment(finalize=lambda value: str(value).translate(escapes), **options)
     page.filters["digits"] = lambda row: places_of(row["minimum"], row["maximum"])
     page.filters["number"] = number
-    latex = page.from_string(template).render(
-        name=results.name, rows=rows, improved=any("improvement mean" in row for row in rows)
-    )
+    improved, missing = any("improvement mean" in row for row in rows), any(row["missing"] for row in rows)
+    latex = page.from_string(template).render(name=results.name, rows=rows, improved=improved, missing=missing)
     write_whole(folder / LATEX, lambda file: file.write_text(latex, encoding="utf-8", newline="\n"))

@@ -277,11 +277,14 @@ def _places(shown: Shown, metric: Column) -> int:
 
 
 def _value(shown: Shown, metric: Column, summary: Mapping[str, Any]) -> TableCell:
-    """Return a metric over a corpus or slice: over counted frames if possible, else the mean of files."""
+    """Return a metric over a corpus or slice: over counted frames, or else the mean and the number without a value."""
     pooled, places = pooled_in(summary), _places(shown, metric)
     if metric.name in pooled:
         return estimate(pooled[metric.name], "value", max(POOLED, places))
-    return estimate(summary["summary"][metric.name], "mean", places)
+    entry = summary["summary"][metric.name]
+    cell, missing = estimate(entry, "mean", places), entry["missing"]
+    parts = [cell.interval, f"{whole(missing)} missing" if missing else ""]
+    return cell._replace(interval=", ".join(filter(None, parts)))
 
 
 def tiles(shown: Shown) -> list[tuple[str, TableCell, str]]:
@@ -394,7 +397,12 @@ def compared(shown: Shown, data: PlotData) -> dict[str, list[Any]]:
     ps = numbers(entries, "p", [P] * len(entries))
     columns = [
         ("metric", [labelled(entry.column, entry.unit) for entry in totals]),
-        ("files", numbers(entries, "n")),
+        ("pairs", numbers(entries, "n")),
+        *(
+            (f"only {name}", numbers(entries, key))
+            for name, key in ((two, "missing_second"), (one, "missing_first"))
+            if any(entry[key] for entry in entries)
+        ),
         (f"mean of {two}", numbers(entries, "first", places)),
         (f"mean of {one}", numbers(entries, "second", places)),
         ("mean difference, interval", _means(totals, places)),
