@@ -110,6 +110,7 @@ KINDS = {
     "bits": "reads the bits of elements as a different type",
     "own": "a primitive of jaxrnn",
     "collective": "exchanges arrays between devices",
+    "callback": "calls a function of Python",
     "effect": "acts on memory, the host, or the order of execution",
     "kernel": "a function that was written for an accelerator or a library",
     "sparse": "works on the parts of a sparse array",
@@ -342,11 +343,12 @@ PRIMITIVES: dict[str, Entry] = {
         kind="collective",
         why=_DEVICES,
     ),
+    **_each("debug_callback debug_print io_callback pure_callback", kind="callback", why=_EFFECT),
     **_each(
         """
         accum_grad_in_ref addupdate after_all assert_consumed_value box_get box_set broadcast_to buffer_callback check
-        create_token dce_sink debug_callback debug_print empty_ref free_ref freeze get inspect_sharding io_callback
-        log_extend log_read new_box new_log new_ref pin program_order pure_callback run_state stage swap unpin
+        create_token dce_sink empty_ref free_ref freeze get inspect_sharding log_extend log_read new_box new_log
+        new_ref pin program_order run_state stage swap unpin
         """,
         kind="effect",
         why=_EFFECT,

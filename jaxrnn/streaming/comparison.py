@@ -39,8 +39,6 @@ from jaxrnn.streaming.rewriting import at_length
 
 #: Known arrays with more elements are not computed.
 _SMALL = 1 << 14
-#: Parameters that do not affect values.
-_IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
 
 #: Lengths at which a function is traced, counted from the smallest allowed length: small and large, of all remainders
 #: by 2 to 5. The later lengths replace lengths at which the function raises an error.
@@ -256,6 +254,9 @@ def _array_of(key: Any, elements: np.ndarray, dtype: Any, whole: NumberedArray |
 class NumberingAtLength(Numbering):
     """A numbering in which other spellings of a computation at a single length also have equal numbers."""
 
+    #: Parameters that do not affect values.
+    ignored = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
+
     def of(self, closed: Any, inputs: Sequence[Any], length: int) -> list[Any]:
         """Return the results of a jaxpr, with this length in place of the symbol."""
         self._size_of = functools.cache(lambda spelling: value_of(spelling, length))
@@ -278,10 +279,6 @@ class NumberingAtLength(Numbering):
     def make(self, key: Any, variable: Any) -> NumberedArray:
         """Return the value of a variable with this key."""
         return _array_of(key, np.empty(self.size(shape_of(variable)), bool), type_of(variable))
-
-    def parameters(self, equation: JaxprEqn) -> dict[str, Any]:
-        """Return the parameters of an equation that affect values."""
-        return {key: value for key, value in equation.params.items() if key not in _IGNORED}
 
     def apply(self, equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of an equation: known arrays, views, or computed arrays."""
