@@ -296,7 +296,7 @@ REWRITTEN = [
     ),
 ]
 
-CASTS_OF, INTEGERS = "jaxprs/casts.py", "streaming/integers.py"
+CASTS_OF, INTEGERS, INDEX_RULES = "jaxprs/casts.py", "streaming/integers.py", "streaming/index_rules.py"
 AWAITING, PARALLEL, OUTSIDE = (f"streaming/rules/{name}.py" for name in ("awaiting", "parallel", "outside"))
 CASTS = [
     *_mutants(
@@ -325,14 +325,14 @@ CASTS = [
             'not equation.params["reverse"]\n    return',
         ),
         ("scores out of range", PARALLEL, "if not (keeps.range or in_range) or", "if"),
-        ("steep positions", INTEGERS, "is_near and max(map(abs, slopes)) <= _STEEPEST", "is_near"),
+        ("steep positions", INTEGERS, "is_near and max(map(abs, slopes)) <= STEEPEST", "is_near"),
         (
             "growth without end",
-            INTEGERS,
-            "len(found) == 1 and abs(found[0]) <= _STEEPEST * self.frames",
+            INDEX_RULES,
+            "len(found) == 1 and abs(found[0]) <= STEEPEST * self.frames",
             "len(found) == 1",
         ),
-        ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
+        ("lengths inside of ranges", "streaming/comparison.py", "> last + 1", "> last - 9"),
         (
             "no lengths past ranges",
             "streaming/comparison.py",
@@ -365,7 +365,7 @@ CASTS = [
         "test_stream_attention.py",
         ("numbers that round", INTEGERS, "at if not self.is_quotient and self.fits(dtype) else None", "at"),
         ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
-        ("signs of unsigned numbers", INTEGERS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
+        ("signs of unsigned numbers", INDEX_RULES, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
         ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
     ),
 ]

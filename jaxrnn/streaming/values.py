@@ -24,7 +24,8 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import Timeline, is_symbolic
-from jaxrnn.streaming.integers import UNKNOWN, Index, index_of
+from jaxrnn.streaming.index_rules import index_of
+from jaxrnn.streaming.integers import UNKNOWN, Index
 from jaxrnn.streaming.reach import Reach, union
 
 
@@ -374,8 +375,7 @@ def term_of(value: Any) -> Index:
         return value.index
     if is_fixed(value):
         return Index.constant(np.asarray(value))
-    sizes = list(value.flat) if is_length(value) else []
-    return Index.of(0, 0, sizes[0]) if len(set(map(str, sizes))) == 1 else UNKNOWN
+    return Index.of(0, 0, value) if is_length(value) else UNKNOWN
 
 
 def index_after(equation: JaxprEqn, operands: Sequence[Any]) -> Index:

@@ -36,7 +36,8 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
-from jaxrnn.streaming.integers import UNKNOWN, Index, operation_of
+from jaxrnn.streaming.index_rules import operation_of
+from jaxrnn.streaming.integers import UNKNOWN, Index
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import frame_numbers, refuse_final_values, singular_operands

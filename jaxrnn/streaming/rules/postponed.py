@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import POSTPONED_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rewriting import bind_at_sizes
+from jaxrnn.streaming.rewriting import bind_at_sizes, cut_of
 from jaxrnn.streaming.rules.movement import in_reverse
 from jaxrnn.streaming.rules.pairs import Grid, leaf_of
 from jaxrnn.streaming.totals import join_of
@@ -103,7 +103,7 @@ def cut(run: Pass, equation: JaxprEqn, x: Any, *indices: Any) -> Any:
     """Take parts of an axis."""
     if not isinstance(x, Joined | _Skewed):
         return _by_rows(equation, (x, *indices))
-    if (found := _cut_of(equation, indices)) is None:
+    if (found := _cut_of(equation, (x, *indices))) is None:
         return None
     axis, start, size = found
     if isinstance(x, _Skewed):
@@ -117,36 +117,14 @@ def cut(run: Pass, equation: JaxprEqn, x: Any, *indices: Any) -> Any:
     return parts[0] if len(parts) == 1 else dataclasses.replace(x, parts=parts, shapes=x.shapes[kept])
 
 
-def _cut_of(equation: JaxprEqn, indices: Sequence[Any]) -> tuple[int, Any, Any] | None:
-    """Return axis, start and size of a cut along a single axis, or None."""
-    old, new = in_shape(equation), out_shape(equation)
-    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])] if len(old) == len(new) else []
-    if len(axes) != 1:
+def _cut_of(equation: JaxprEqn, operands: Sequence[Any]) -> tuple[int, Any, Any] | None:
+    """Return axis, start and size of a cut along a single axis, or None if the start is not known."""
+    if (found := cut_of(equation)) is None:
         return None
-    (axis,) = axes
-    start = _STARTS[equation.primitive.name](equation, axis, indices)
-    return (axis, np.asarray(start).reshape(-1)[0], new[axis]) if is_static(start) and np.size(start) == 1 else None
-
-
-#: Rules ``(equation, axis, indices) -> start``, or None if the start is unclear.
-_STARTS = Rules()
-
-
-@_STARTS.add("slice")
-def _start_of_slice(equation: JaxprEqn, axis: int, _: Sequence[Any]) -> Any:
-    return None if equation.params["strides"] else np.array([equation.params["start_indices"][axis]])
-
-
-@_STARTS.add("dynamic_slice")
-def _start_of_dynamic_slice(_: JaxprEqn, axis: int, indices: Sequence[Any]) -> Any:
-    return indices[axis]
-
-
-@_STARTS.add("gather")
-def _start_of_gather(equation: JaxprEqn, axis: int, indices: Sequence[Any]) -> Any:
-    numbers = equation.params["dimension_numbers"]
-    is_cut = numbers.start_index_map == (axis,) and numbers.offset_dims == tuple(range(len(out_shape(equation))))
-    return indices[0] if is_cut else None
+    axis, place = found
+    start = np.array(equation.params["start_indices"][axis]) if place is None else operands[place]
+    known = is_static(start) and np.size(start) == 1
+    return (axis, np.asarray(start).reshape(-1)[0], out_shape(equation)[axis]) if known else None
 
 
 def _by_rows(equation: JaxprEqn, operands: Sequence[Any]) -> Rows | None:
@@ -213,7 +191,7 @@ def _multiplies_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, _: 
 
 @_KEEPS_ROWS.add("dynamic_slice")
 def _cuts_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, _: int) -> bool:
-    return isinstance(operands[0], Rows) and (found := _cut_of(equation, operands[1:])) is not None and found[0] != axis
+    return isinstance(operands[0], Rows) and (found := _cut_of(equation, operands)) is not None and found[0] != axis
 
 
 @_KEEPS_ROWS.add("gather")
