@@ -336,7 +336,7 @@ CASTS = [
         (
             "no lengths past ranges",
             "streaming/comparison.py",
-            "doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)",
+            "doubtful += _lengths_past_ranges(self.symbolic[0].jaxpr, lengths)",
             "pass",
         ),
         ("loops as they are written", "streaming/transform.py", "symbolic = by_frames(closed)", "symbolic = closed"),

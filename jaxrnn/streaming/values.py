@@ -353,6 +353,11 @@ def is_awaited(value: Any) -> bool:
     return isinstance(value, Awaiting) or is_length(value) or (isinstance(value, FinalValue) and value.since is None)
 
 
+def known_at_end(values: Sequence[Any]) -> bool:
+    """Return True if a value is known only when the stream ends."""
+    return any(isinstance(value, FinalValue) or is_length(value) for value in values)
+
+
 def static_integer(value: Any) -> Any:
     """Return a static value of one element as an integer or symbolic dimension; otherwise None."""
     if not is_static(value) or np.size(value) != 1:
