@@ -297,3 +297,21 @@ def test_lengths_beside_large_numbers():
     x = np.random.default_rng(0).standard_normal((7, 2)).astype(np.float32)
     streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((7, 2), np.float32), axes=0)
     np.testing.assert_allclose(streamed.run(None, x), function(x))
+
+
+def test_columns_of_different_lengths():
+    x = np.random.default_rng(0).standard_normal((7, 2)).astype(np.float32)
+    example = jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+    def sums(x):
+        n = x.shape[0]
+        return x.sum(0) * (jnp.array([n, 3]) + jnp.array([2 * n, n])).astype(x.dtype)
+
+    np.testing.assert_allclose(jaxrnn.stream(sums, example, axes=0).run(None, x), sums(x), rtol=1e-5)
+
+    def masked(x):
+        n = x.shape[0]
+        return jnp.where(jnp.arange(n)[:, None] < jnp.array([n, n - 2]), x, 0.0)
+
+    with pytest.raises(jaxrnn.StreamError, match="known only when the stream has ended"):
+        jaxrnn.stream(masked, example, axes=0)

@@ -366,6 +366,7 @@ CASTS = [
         ("numbers that round", INTEGERS, "at if not self.is_quotient and self.fits(dtype) else None", "at"),
         ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
         ("signs of unsigned numbers", INDEX_RULES, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
+        ("equality at the ends only", INDEX_RULES, "(*ends, np.clip(0, *ends))", "ends"),
         ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
     ),
 ]
@@ -394,6 +395,10 @@ FOUND = [
         "test_stream_attention.py",
         ("single keys", "streaming/rules/keys.py", "elif first > last:", "elif first >= last:"),
     ),
+    *_mutants(
+        "test_stream_sizes.py",
+        ("a length for all columns", INTEGERS, "(length := common(c)) is None", "(length := c.flat[0]) is None"),
+    ),
     *_mutants("test_lowering_elements.py", ("masks of all bits", ARITHMETIC, "(mask < np.iinfo", "(mask <= np.iinfo")),
 ]
 
@@ -405,7 +410,9 @@ NUMBERS = _mutants(
     ("values of constants do not count", NUMBERING, "array.shape, content", "array.shape"),
     ("bytes in any order", NUMBERING, 'array.astype(array.dtype.newbyteorder("="), copy=False)', "array"),
     ("unread inputs do not count", NUMBERING, "self.key_of(inputs), self.body", '"", self.body'),
-) + _mutants("test_stream_equality.py", ("one carry for all loops", NUMBERING, "self._depth + 1", "self._depth"))
+)
+NUMBERS += _mutants("test_stream_equality.py", ("one carry for all loops", NUMBERING, "self._depth + 1", "self._depth"))
+NUMBERS += _mutants("test_stream_again.py", ("callbacks by their name", NUMBERING, "digest(repr(params))", "0"))
 
 COMPARISON, RUNNING = "comparison.py", "verification/running.py"
 SAMPLING, ARBITER = (f"verification/{name}.py" for name in ("sampling", "arbiter"))
