@@ -26,9 +26,9 @@ from jaxrnn.jaxprs.equations import (
     walk,
 )
 from jaxrnn.jaxprs.numbering import Numbering
-from jaxrnn.streaming.dimensions import counted_size, is_symbolic
+from jaxrnn.streaming.dimensions import counted_size, is_symbolic, own_sizes
 from jaxrnn.streaming.plan import COUNT, Closed
-from jaxrnn.streaming.rewriting import at_sizes, cuts_from, forms_of, renamed
+from jaxrnn.streaming.rewriting import at_sizes, cut_of, cuts_from, forms_of, renamed
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.
@@ -101,7 +101,7 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
 def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | None:
     """Return the map over blocks that contains this scan, or None; `values` are the values of constants."""
     params = scan.params
-    if scan.primitive.name != "scan" or params["reverse"] or not is_symbolic(params["length"]):
+    if not own_sizes(scan) or params["reverse"]:
         return None
     consts, carry, blocks = Scan.of(scan).split(scan.invars)
     if carry:
@@ -160,8 +160,8 @@ def _tails(jaxpr: Any, frames: Sequence[Atom], left: Any) -> list[JaxprEqn] | No
     found: list[JaxprEqn] = []
     for array in frames:
         for equation in jaxpr.eqns:
-            reads = equation.primitive.name == "gather" and equation.invars[0] is array and equation not in found
-            if reads and str(shape_of(equation.outvars[0])[0]) == str(left):
+            cuts = cut_of(equation) is not None and equation.invars[0] is array and equation not in found
+            if cuts and str(shape_of(equation.outvars[0])[0]) == str(left):
                 found.append(equation)
                 break
         else:

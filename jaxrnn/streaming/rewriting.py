@@ -380,9 +380,10 @@ def cut_of(equation: JaxprEqn) -> tuple[int, int | None] | None:
 
     The operand is None for a slice, which has the place among its parameters. Other equations return None.
     """
-    old, new, find = in_shape(equation), out_shape(equation), _STARTS.of(equation)
-    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])] if len(old) == len(new) else []
-    place = find(equation, axes[0]) if find is not None and len(axes) == 1 else 0
+    if (find := _STARTS.of(equation)) is None or len(old := in_shape(equation)) != len(new := out_shape(equation)):
+        return None
+    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])]
+    place = find(equation, axes[0]) if len(axes) == 1 else 0
     return None if place == 0 else (axes[0], place)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,25 +219,41 @@ def moved(run: Pass, equation: JaxprEqn, x: Any, *sizes: Any) -> Any:
         return _exchanged(equation, x)
     if not isinstance(x, Joined):
         return _by_rows(equation, (x, *sizes))
-    name, params, shape = equation.primitive.name, equation.params, [*out_shape(equation)]
-    if name == "reshape":
-        old = in_shape(equation)
-        new = next((d for d, size in enumerate(shape) if str(size) == str(old[x.axis])), -1)
-        if str(math.prod(old[: x.axis])) != str(math.prod(shape[: max(new, 0)])):
-            return None
-    else:
-        dims = params["broadcast_dimensions"] if name == "broadcast_in_dim" else np.argsort(params["permutation"])
-        new = int(dims[x.axis])
+    shape = [*out_shape(equation)]
+    if (new := _NEW_AXES.of(equation)(equation, x.axis)) is None:
+        return None
     parts, shapes = [], []
     for part, before in zip(x.parts, x.shapes, strict=True):
         after = tuple(before[x.axis] if axis == new else size for axis, size in enumerate(shape))
         struct = jax.ShapeDtypeStruct(before, type_of(equation.invars[0]))
-        changed = {"transpose": {}, "reshape": {"new_sizes": after}, "broadcast_in_dim": {"shape": after}}[name]
+        changed = {key: after for key in ("shape", "new_sizes") if key in equation.params}
         parts += interpret(
             run, trace(lambda part, changed=changed: bind(equation, [part], **changed), struct)[0], [part]
         )
         shapes.append(after)
     return Joined(x.error, axis=new, parts=tuple(parts), shapes=tuple(shapes))
+
+
+#: Rules ``(equation, axis) -> axis`` of the result, or None if the axis merges with others.
+_NEW_AXES = Rules[Callable[..., int | None]]()
+
+
+@_NEW_AXES.add("broadcast_in_dim")
+def _axis_of_broadcast(equation: JaxprEqn, axis: int) -> int:
+    return equation.params["broadcast_dimensions"][axis]
+
+
+@_NEW_AXES.add("transpose")
+def _axis_of_transpose(equation: JaxprEqn, axis: int) -> int:
+    return equation.params["permutation"].index(axis)
+
+
+@_NEW_AXES.add("reshape")
+def _axis_of_reshape(equation: JaxprEqn, axis: int) -> int | None:
+    old, new = in_shape(equation), out_shape(equation)
+    place = next((d for d, size in enumerate(new) if str(size) == str(old[axis])), None)
+    stays = place is not None and str(math.prod(old[:axis])) == str(math.prod(new[:place]))
+    return place if stays else None
 
 
 @POSTPONED_RULES.add("rev")
