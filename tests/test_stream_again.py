@@ -50,6 +50,23 @@ def test_the_same_function_is_planned_once(comparisons):
         assert jaxrnn.stream(function, X, axes=0)._plan is not third._plan
 
 
+def test_another_callback_of_the_same_name_is_planned_again():
+    scale = [2.0]
+
+    def function(params, x):
+        factor = scale[0]
+
+        def scaled(value):
+            return np.asarray(value * factor, np.float32)
+
+        return x * jax.pure_callback(scaled, jax.ShapeDtypeStruct((), jnp.float32), params)
+
+    for factor in (2.0, 3.0):
+        scale[0] = factor
+        streamed = jaxrnn.stream(function, X, axes=0, params=jnp.float32(1))
+        np.testing.assert_allclose(streamed.run(jnp.float32(5), DATA), 5 * factor * DATA, rtol=1e-5)
+
+
 def test_a_trained_module_is_planned_again():
     layer = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
     before = jaxrnn.stream(layer, X, axes=0)

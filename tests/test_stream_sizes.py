@@ -284,3 +284,34 @@ def test_inputs_that_a_node_adds_have_one_time_axis_whatever_else_is_unknown():
         blocks.stream("T", multiple=11)
     streamed = blocks.stream("T", multiple=11, dims={"U": "T"})
     assert [each.time_axis for each in streamed.spec.inputs] == [None, 0, 0]
+
+
+def test_lengths_beside_large_numbers():
+    """A table of all lengths up to the number would fill the memory."""
+
+    def function(x):
+        n = x.shape[0]
+        inside = (jnp.arange(n) < n + 10**9) & (jnp.arange(n) < n - 2)
+        return jnp.where(inside[:, None], x, 0.0) + jnp.float32(n + 10**9 > 3)
+
+    x = np.random.default_rng(0).standard_normal((7, 2)).astype(np.float32)
+    streamed = jaxrnn.stream(function, jax.ShapeDtypeStruct((7, 2), np.float32), axes=0)
+    np.testing.assert_allclose(streamed.run(None, x), function(x))
+
+
+def test_columns_of_different_lengths():
+    x = np.random.default_rng(0).standard_normal((7, 2)).astype(np.float32)
+    example = jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+    def sums(x):
+        n = x.shape[0]
+        return x.sum(0) * (jnp.array([n, 3]) + jnp.array([2 * n, n])).astype(x.dtype)
+
+    np.testing.assert_allclose(jaxrnn.stream(sums, example, axes=0).run(None, x), sums(x), rtol=1e-5)
+
+    def masked(x):
+        n = x.shape[0]
+        return jnp.where(jnp.arange(n)[:, None] < jnp.array([n, n - 2]), x, 0.0)
+
+    with pytest.raises(jaxrnn.StreamError, match="known only when the stream has ended"):
+        jaxrnn.stream(masked, example, axes=0)

@@ -296,7 +296,7 @@ REWRITTEN = [
     ),
 ]
 
-CASTS_OF, INTEGERS = "jaxprs/casts.py", "streaming/integers.py"
+CASTS_OF, INTEGERS, INDEX_RULES = "jaxprs/casts.py", "streaming/integers.py", "streaming/index_rules.py"
 AWAITING, PARALLEL, OUTSIDE = (f"streaming/rules/{name}.py" for name in ("awaiting", "parallel", "outside"))
 CASTS = [
     *_mutants(
@@ -325,18 +325,18 @@ CASTS = [
             'not equation.params["reverse"]\n    return',
         ),
         ("scores out of range", PARALLEL, "if not (keeps.range or in_range) or", "if"),
-        ("steep positions", INTEGERS, "is_near and max(map(abs, slopes)) <= _STEEPEST", "is_near"),
+        ("steep positions", INTEGERS, "is_near and max(map(abs, slopes)) <= STEEPEST", "is_near"),
         (
             "growth without end",
-            INTEGERS,
-            "len(found) == 1 and abs(found[0]) <= _STEEPEST * self.frames",
+            INDEX_RULES,
+            "len(found) == 1 and abs(found[0]) <= STEEPEST * self.frames",
             "len(found) == 1",
         ),
-        ("lengths inside of ranges", "streaming/ranges.py", "> last + 1", "> last - 9"),
+        ("lengths inside of ranges", "streaming/comparison.py", "> last + 1", "> last - 9"),
         (
             "no lengths past ranges",
             "streaming/comparison.py",
-            "doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)",
+            "doubtful += _lengths_past_ranges(self.symbolic[0].jaxpr, lengths)",
             "pass",
         ),
         ("loops as they are written", "streaming/transform.py", "symbolic = by_frames(closed)", "symbolic = closed"),
@@ -365,7 +365,8 @@ CASTS = [
         "test_stream_attention.py",
         ("numbers that round", INTEGERS, "at if not self.is_quotient and self.fits(dtype) else None", "at"),
         ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
-        ("signs of unsigned numbers", INTEGERS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
+        ("signs of unsigned numbers", INDEX_RULES, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
+        ("equality at the ends only", INDEX_RULES, "(*ends, np.clip(0, *ends))", "ends"),
         ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
     ),
 ]
@@ -394,6 +395,10 @@ FOUND = [
         "test_stream_attention.py",
         ("single keys", "streaming/rules/keys.py", "elif first > last:", "elif first >= last:"),
     ),
+    *_mutants(
+        "test_stream_sizes.py",
+        ("a length for all columns", INTEGERS, "(length := common(c)) is None", "(length := c.flat[0]) is None"),
+    ),
     *_mutants("test_lowering_elements.py", ("masks of all bits", ARITHMETIC, "(mask < np.iinfo", "(mask <= np.iinfo")),
 ]
 
@@ -405,7 +410,9 @@ NUMBERS = _mutants(
     ("values of constants do not count", NUMBERING, "array.shape, content", "array.shape"),
     ("bytes in any order", NUMBERING, 'array.astype(array.dtype.newbyteorder("="), copy=False)', "array"),
     ("unread inputs do not count", NUMBERING, "self.key_of(inputs), self.body", '"", self.body'),
-) + _mutants("test_stream_equality.py", ("one carry for all loops", NUMBERING, "self._depth + 1", "self._depth"))
+)
+NUMBERS += _mutants("test_stream_equality.py", ("one carry for all loops", NUMBERING, "self._depth + 1", "self._depth"))
+NUMBERS += _mutants("test_stream_again.py", ("callbacks by their name", NUMBERING, "digest(repr(params))", "0"))
 
 COMPARISON, RUNNING = "comparison.py", "verification/running.py"
 SAMPLING, ARBITER = (f"verification/{name}.py" for name in ("sampling", "arbiter"))

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
-from jax.extend.core.primitives import broadcast_in_dim_p, concatenate_p, jit_p, reduce_p, reshape_p, slice_p, square_p
+from jax.extend.core.primitives import broadcast_in_dim_p, concatenate_p, jit_p, reshape_p, slice_p, square_p
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxrnn._jax.varying import axes_of, vary
@@ -155,11 +155,8 @@ class _Canonical:
             return _alone(equation)
         if self.mesh and entry.kind == "custom rule" and axes_of([each.aval for each in equation.outvars]):
             return self.ruled(equation)
-        if equation.primitive is reduce_p:
-            return _reduced(equation)
-        if equation.primitive.name == "empty":
-            return lambda: jnp.zeros(_shape_of(equation.outvars[0]), equation.params["dtype"])
-        return None
+        spelled = _SPELLED.get(equation.primitive.name)
+        return None if spelled is None else spelled(equation)
 
     def inside(self, equation: JaxprEqn) -> _Canonical:
         """Return the pass for the function that an equation calls; the pass knows the axes of a mesh of one device."""
@@ -267,6 +264,16 @@ def _alone(equation: JaxprEqn) -> Callable[..., Any]:
     return lambda *parts: [lax.reshape(x, shape) for x, shape in zip(parts, shapes, strict=True)]
 
 
+#: Rules ``(equation) -> function`` of other primitives, or None if the equation is canonical.
+_SPELLED: Rules[Callable[[JaxprEqn], Callable[..., Any] | None]] = Rules()
+
+
+@_SPELLED.add("empty")
+def _emptied(equation: JaxprEqn) -> Callable[..., Any]:
+    return lambda: jnp.zeros(_shape_of(equation.outvars[0]), equation.params["dtype"])
+
+
+@_SPELLED.add("reduce")
 def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
     """Return a reduction by an associative operation that starts from its neutral value, or None."""
     inner = canonical(equation.params["jaxpr"]).jaxpr

@@ -38,6 +38,8 @@ from jaxrnn.jaxprs.primitives import Rules, entry_of
 
 #: Kinds of equations that call a function on their operands.
 _CALLS = frozenset({"call", "checkpoint", "custom rule"})
+#: Rules ``(following, label, equation, flows) -> flows`` of primitives with a meaning of their own.
+_RULES = Rules[Callable[..., list[Flow]]]()
 _FOLDED = 1 << 16  # elements of a value that XLA computes while elements are followed
 
 
@@ -98,14 +100,10 @@ class Following:
         flows = [x if isinstance(x, Flow) else _known(x, atom) for atom, x in pairs]
         if entry.kind in _CALLS:
             return self.follow(called(equation), flows, label)
-        if name == "recurrence":
-            params, count = equation.params, equation.params["count"]
-            declared = params["carried"], params["steps"], params["shown"]
-            return self._carried(label, flows[:count], flows[count:], *declared)
         if carries is not None and label in self.written:
             return self._loop(label, equation, flows, carries(equation))
-        if name == "cond":
-            return self._cond(label, equation, flows)
+        if (rule := _RULES.of(equation)) is not None:
+            return rule(self, label, equation, flows)
         if (axes := _sliding(equation)) is not None:
             self.result.lengths.append((label, tuple(shape_of(equation.invars[0])[axis] for axis in axes)))
         if all(flow.value is not None for flow in flows) and (found := _folded(equation, flows)) is not None:
@@ -193,6 +191,12 @@ class Following:
                     flow.codes[source] = np.where(lost, of.alone("other", before, True), codes)
         return flow
 
+    @_RULES.add("recurrence")
+    def _recurrence(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
+        params, count = equation.params, equation.params["count"]
+        return self._carried(label, flows[:count], flows[count:], params["carried"], params["steps"], params["shown"])
+
+    @_RULES.add("cond")
     def _cond(self, label: str, equation: JaxprEqn, flows: list[Flow]) -> list[Flow]:
         condition, *operands = flows
         branches = equation.params["branches"]

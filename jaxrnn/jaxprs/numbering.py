@@ -23,6 +23,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from jaxrnn.jaxprs.equations import Atom, evaluate, is_key, type_of
+from jaxrnn.jaxprs.primitives import PRIMITIVES, entry_of
 
 #: The address of an object in a repr, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -38,7 +39,7 @@ def fingerprint(*facts: Any) -> str:
     """Return the SHA-256 of numbers, strings, arrays, jaxprs, and of tuples, lists, sets and dicts of such values.
 
     Names of variables and derivative rules do not matter. Other objects count by their repr, and functions by their
-    name. A traced value is identified by its identity.
+    name, except for callbacks in programs. A traced value is identified by its identity.
     """
     return digest(Numbering().key_of(facts))
 
@@ -56,7 +57,13 @@ class Number:
 
 
 class Numbering:
-    """The numbers of the values of programs."""
+    """The numbers of the values of programs.
+
+    Attributes:
+        ignored: parameters of equations that do not count.
+    """
+
+    ignored: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self._arrays: dict[int, tuple[Any, Key]] = {}  # large arrays with their keys, by identity
@@ -127,8 +134,14 @@ class Numbering:
         return self.made(equation, (equation.primitive.name, self.key_of(self.parameters(equation)), keys))
 
     def parameters(self, equation: JaxprEqn) -> dict[str, Any]:
-        """Return the parameters of an equation that count."""
-        return dict(equation.params)
+        """Return the parameters of an equation that count.
+
+        Functions in parameters count by their name, because a jaxpr beside them says what they compute. A callback, or
+        a primitive without an entry in the table, may call the function: then the function counts by its identity.
+        """
+        params = {key: value for key, value in equation.params.items() if key not in self.ignored}
+        may_call = equation.primitive.name not in PRIMITIVES or entry_of(equation).kind == "callback"
+        return {**params, "identity": digest(repr(params))} if may_call else params
 
     def made(self, equation: JaxprEqn, key: Key) -> list[Any]:
         """Return the results of an equation with this key."""

@@ -46,6 +46,7 @@ class Entry:
         operator: the ONNX operator of the same meaning.
         litert: the types in which a test has compared the primitive in LiteRT, such as "int32 float32". LiteRT files
             have the primitive in no other type.
+        homogeneous: True if the result grows as the operands do: ``f(t * x) = t * f(x)`` for t > 0.
         wraps: True if integers of small types may overflow.
         by_parts: True if the primitive applies to the real and imaginary part separately.
         absorbs: True if a zero operand makes the result zero.
@@ -73,6 +74,7 @@ class Entry:
     ordered: bool = False
     operator: str = ""
     litert: str = ""
+    homogeneous: bool = False
     wraps: bool = False
     by_parts: bool = False
     absorbs: bool = False
@@ -110,6 +112,7 @@ KINDS = {
     "bits": "reads the bits of elements as a different type",
     "own": "a primitive of jaxrnn",
     "collective": "exchanges arrays between devices",
+    "callback": "calls a function of Python",
     "effect": "acts on memory, the host, or the order of execution",
     "kernel": "a function that was written for an accelerator or a library",
     "sparse": "works on the parts of a sparse array",
@@ -119,7 +122,7 @@ KINDS = {
 _HALF: dict[str, Any] = {"harmless": 0.5}
 _FIRST: dict[str, Any] = {"singular": slice(1)}
 _DIVIDE: dict[str, Any] = {"singular": slice(1, 2), "divides": True}
-_ADD: dict[str, Any] = {"arithmetic": "add", "wraps": True, "by_parts": True}
+_ADD: dict[str, Any] = {"arithmetic": "add", "homogeneous": True, "wraps": True, "by_parts": True}
 _MULTIPLY: dict[str, Any] = {"arithmetic": "multiply"}
 _KEEP: dict[str, Any] = {"arithmetic": "keep"}
 
@@ -172,7 +175,7 @@ PRIMITIVES: dict[str, Entry] = {
     # Loops and choices.
     **_each("cond scan while", kind="loop"),
     # Elementwise arithmetic.
-    "abs": _elementwise(np.abs, "Abs", wraps=True, **_HALF),
+    "abs": _elementwise(np.abs, "Abs", homogeneous=True, wraps=True, **_HALF),
     "acos": _elementwise(None, "Acos", **_HALF),
     "acosh": _elementwise(None, "Acosh", harmless=2.0),
     "add": _elementwise(np.add, "Add", monoid="sum", signs=(1, 1), **_ADD),
@@ -187,11 +190,11 @@ PRIMITIVES: dict[str, Entry] = {
     "bessel_i1e": _elementwise(),
     "cbrt": _elementwise(**_HALF),
     "ceil": _elementwise(np.ceil, "Ceil"),
-    "clamp": _elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), **_KEEP),
+    "clamp": _elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high), homogeneous=True, **_KEEP),
     "clz": _elementwise(),
     "complex": _elementwise(),
     "conj": _elementwise(),
-    "convert_element_type": _elementwise(lambda x: x, arithmetic="convert"),
+    "convert_element_type": _elementwise(lambda x: x, arithmetic="convert", homogeneous=True),
     "cos": _elementwise(np.cos, "Cos"),
     "cosh": _elementwise(None, "Cosh"),
     "digamma": _elementwise(**_HALF),
@@ -221,12 +224,12 @@ PRIMITIVES: dict[str, Entry] = {
     "logistic": _elementwise(None, "Sigmoid"),
     "lt": _elementwise(np.less, "Less", compares="order"),
     "lt_to": _elementwise(),
-    "max": _elementwise(np.maximum, "Max", monoid="max", **_KEEP),
-    "min": _elementwise(np.minimum, "Min", monoid="min", **_KEEP),
+    "max": _elementwise(np.maximum, "Max", monoid="max", homogeneous=True, **_KEEP),
+    "min": _elementwise(np.minimum, "Min", monoid="min", homogeneous=True, **_KEEP),
     "mul": _elementwise(np.multiply, "Mul", monoid="prod", wraps=True, absorbs=True, **_MULTIPLY),
     "mulhi": _elementwise(),
     "ne": _elementwise(np.not_equal, compares="equality"),
-    "neg": _elementwise(np.negative, "Neg", signs=(-1,), wraps=True, by_parts=True, **_MULTIPLY),
+    "neg": _elementwise(np.negative, "Neg", signs=(-1,), homogeneous=True, wraps=True, by_parts=True, **_MULTIPLY),
     "nextafter": _elementwise(),
     "not": _elementwise(np.invert),
     "one_minus_square": _elementwise(lambda x: 1 - x * x),
@@ -342,11 +345,12 @@ PRIMITIVES: dict[str, Entry] = {
         kind="collective",
         why=_DEVICES,
     ),
+    **_each("debug_callback debug_print io_callback pure_callback", kind="callback", why=_EFFECT),
     **_each(
         """
         accum_grad_in_ref addupdate after_all assert_consumed_value box_get box_set broadcast_to buffer_callback check
-        create_token dce_sink debug_callback debug_print empty_ref free_ref freeze get inspect_sharding io_callback
-        log_extend log_read new_box new_log new_ref pin program_order pure_callback run_state stage swap unpin
+        create_token dce_sink empty_ref free_ref freeze get inspect_sharding log_extend log_read new_box new_log
+        new_ref pin program_order run_state stage swap unpin
         """,
         kind="effect",
         why=_EFFECT,

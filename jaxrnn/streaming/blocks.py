@@ -26,10 +26,9 @@ from jaxrnn.jaxprs.equations import (
     walk,
 )
 from jaxrnn.jaxprs.numbering import Numbering
-from jaxrnn.jaxprs.primitives import entry_of
-from jaxrnn.streaming.dimensions import is_symbolic
+from jaxrnn.streaming.dimensions import counted_size, is_symbolic, own_sizes
 from jaxrnn.streaming.plan import COUNT, Closed
-from jaxrnn.streaming.rewriting import at_sizes, forms_of, is_number, renamed
+from jaxrnn.streaming.rewriting import at_sizes, cut_of, cuts_from, forms_of, renamed
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.
@@ -66,7 +65,11 @@ class _Map(NamedTuple):
         of_block, of_rest = (Numbering().program(self.program(each, self.block)) for each in (self.body, self.rest))
         on_all = self.program(self.rest, shape_of(self.frames[0])[0])
         equal = of_block == of_rest
-        is_map = equal and not any(map(_counts, walk(on_all.jaxpr))) and self._is_of_frames(stream)
+        is_map = (
+            equal
+            and not any(is_symbolic(counted_size(each)) for each in walk(on_all.jaxpr))
+            and self._is_of_frames(stream)
+        )
         return on_all if is_map else None
 
     def _is_of_frames(self, stream: Stream) -> bool:
@@ -95,16 +98,10 @@ def without_blocks(closed: Any, stream: Stream) -> Any:
     return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
 
 
-def _counts(equation: JaxprEqn) -> bool:
-    """Return True if an equation computes frame numbers or the length."""
-    kind, params = entry_of(equation).kind, equation.params
-    return kind == "size" or (kind == "constant" and is_symbolic(params["shape"][params["dimension"]]))
-
-
 def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | None:
     """Return the map over blocks that contains this scan, or None; `values` are the values of constants."""
     params = scan.params
-    if scan.primitive.name != "scan" or params["reverse"] or not is_symbolic(params["length"]):
+    if not own_sizes(scan) or params["reverse"]:
         return None
     consts, carry, blocks = Scan.of(scan).split(scan.invars)
     if carry:
@@ -136,7 +133,7 @@ def _map_of(jaxpr: Any, scan: JaxprEqn, values: Mapping[Var, Any]) -> _Map | Non
     starts = [*((each, 0) for each in heads), *((each, covered) for each in tails or ())]
     if (
         tails is None
-        or not all(_reads_from(each, start, forms) for each, start in starts)
+        or not all(cuts_from(each, 0, start, forms) for each, start in starts)
         or any(str(shape_of(each)[0]) != str(total) for each in frames)
         or any(
             each.params["dimension"] or [*each.invars[:-1]] != [*made.outvars]
@@ -163,21 +160,13 @@ def _tails(jaxpr: Any, frames: Sequence[Atom], left: Any) -> list[JaxprEqn] | No
     found: list[JaxprEqn] = []
     for array in frames:
         for equation in jaxpr.eqns:
-            reads = equation.primitive.name == "gather" and equation.invars[0] is array and equation not in found
-            if reads and str(shape_of(equation.outvars[0])[0]) == str(left):
+            cuts = cut_of(equation) is not None and equation.invars[0] is array and equation not in found
+            if cuts and str(shape_of(equation.outvars[0])[0]) == str(left):
                 found.append(equation)
                 break
         else:
             return None
     return found
-
-
-def _reads_from(equation: JaxprEqn, start: Any, forms: Mapping[Var, Any]) -> bool:
-    """Return True if a gather reads consecutive frames from this frame on."""
-    numbers, index = equation.params["dimension_numbers"], equation.invars[1]
-    if numbers.start_index_map != (0,) or numbers.collapsed_slice_dims or shape_of(index) != (1,):
-        return False
-    return is_number(index, start, forms)
 
 
 def _replaced(jaxpr: Any, found: _Map, on_all: Any) -> Any:

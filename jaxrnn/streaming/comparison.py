@@ -5,6 +5,10 @@ comparison of sizes in a library. So the values of traces are numbered at a sing
 on sizes and other known arrays is carried out, and movements of elements become views of NumPy, so that all spellings
 of a view are equal. JAX may choose other primitives for a symbolic size, so different numbers of values decide nothing:
 then both traces are evaluated on random inputs, and the results decide.
+
+A narrow type does not hold the numbers of all frames: int8 wraps around at 128, and bfloat16 rounds 257. A function
+that casts a position or a length to such a type does something else in longer recordings, so lengths just past the
+range are compared too.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core.primitives import convert_element_type_p
 
 from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
@@ -28,19 +33,27 @@ from jaxrnn.answers import Unknown
 from jaxrnn.comparison import Comparison, compare
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.casts import converted
-from jaxrnn.jaxprs.equations import bind, called, evaluate, is_key, shape_of, type_of
+from jaxrnn.jaxprs.equations import (
+    bind,
+    called,
+    dependents,
+    evaluate,
+    inner_jaxprs,
+    is_key,
+    shape_of,
+    type_of,
+    variables,
+    walk,
+)
 from jaxrnn.jaxprs.moves import move, moved_operands
 from jaxrnn.jaxprs.numbering import Number, Numbering, digest, typed
 from jaxrnn.jaxprs.primitives import Rules, entry_of
-from jaxrnn.streaming.dimensions import value_of
+from jaxrnn.streaming.dimensions import counted_size, is_symbolic, symbolic_axes, value_of
 from jaxrnn.streaming.lengths import Lengths, remedy_of
-from jaxrnn.streaming.ranges import lengths_past_ranges
 from jaxrnn.streaming.rewriting import at_length
 
 #: Known arrays with more elements are not computed.
 _SMALL = 1 << 14
-#: Parameters that do not affect values.
-_IGNORED = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
 
 #: Lengths at which a function is traced, counted from the smallest allowed length: small and large, of all remainders
 #: by 2 to 5. The later lengths replace lengths at which the function raises an error.
@@ -52,6 +65,11 @@ _TAKEN = 6
 #: The largest length at which JAX took two equal sizes to be unequal and that is compared. Masks of a trace at a single
 #: length have an element for each pair of frames.
 _LARGEST = 4096
+
+#: Ranges from this number on hold the numbers of frames in recordings that anyone compares.
+_WIDE = 1 << 20
+#: The largest number of elements of an array in a trace that is compared. The memory of the elements is never read.
+_LARGEST_ARRAY = 1 << 30
 
 #: A trace: a closed jaxpr, and the tree of its outputs.
 Traced = tuple[Any, Any]
@@ -78,7 +96,7 @@ class TraceComparison:
         """
         equal = (lengths.zero_of(each) for each in taken)
         doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
-        doubtful += lengths_past_ranges(self.symbolic[0].jaxpr, lengths)
+        doubtful += _lengths_past_ranges(self.symbolic[0].jaxpr, lengths)
         found: dict[int, str] = {}  # the difference at each length; empty if the traces agree
         undecided: dict[int, Traced] = {}
         error: Exception | None = None
@@ -173,6 +191,60 @@ class TraceComparison:
         return Unknown("an output has no finite number")
 
 
+def _lengths_past_ranges(jaxpr: Any, lengths: Lengths) -> list[int]:
+    """Return allowed lengths at which all positions and lengths exceed the types to which a canonical jaxpr casts them.
+
+    Lengths with more pairs of frames than memory holds are left out: nobody runs the function on such a recording.
+
+    Raises:
+        StreamError: an array is too large for a comparison at such a length.
+    """
+    if not any(map(_lasts, walk(jaxpr))):
+        return []
+    counted = {equation: size for equation in jaxpr.eqns if is_symbolic(size := counted_size(equation))}
+    counting = dependents(jaxpr.eqns, [each for equation in counted for each in equation.outvars])
+    lasts = {
+        last: type_of(each.outvars[0]).name
+        for equation in jaxpr.eqns
+        if equation in counted or not counting.isdisjoint(variables(equation.invars))
+        for each in (equation, *(inner for part in inner_jaxprs(equation) for inner in walk(part)))
+        for last in _lasts(each)
+    }
+    places, found = np.arange(1, _WIDE), []
+    places = places[lengths.allow(places)]
+    shapes = [shape_of(each) for equation in walk(jaxpr) for each in equation.outvars]
+    for last, name in lasts.items():
+        longer = [places[np.broadcast_to(value_of(size, places) > last + 1, places.shape)] for size in counted.values()]
+        if (length := max((int(each[0]) for each in longer if len(each)), default=0)) == 0:
+            continue
+        largest, pairs = max(
+            (math.prod(value_of(n, length) for n in shape), symbolic_axes(shape)[1:]) for shape in shapes
+        )
+        if largest <= _LARGEST_ARRAY:
+            found.append(length)
+        elif not pairs:
+            raise StreamError(
+                f"it casts positions in time or a length to {name}, which does not hold the numbers of {length} "
+                f"frames, and an array of {largest} elements is too large to compare the function at this length: cast "
+                f"to int32, or give `constraints=['S <= {length - 1}']` if recordings are shorter"
+            )
+    return found
+
+
+def _lasts(equation: JaxprEqn) -> list[int]:
+    """Return the numbers after which an equation that casts integers, or counts, wraps around, rounds or overflows."""
+    casts = equation.primitive is convert_element_type_p and jnp.issubdtype(type_of(equation.invars[0]), jnp.integer)
+    if not casts and entry_of(equation).kind != "constant":
+        return []
+    if (dtype := type_of(equation.outvars[0])) == np.bool_:
+        return []
+    if jnp.issubdtype(dtype, jnp.integer):
+        lasts = [int(jnp.iinfo(dtype).max)]
+    else:
+        lasts = [2 ** (jnp.finfo(dtype).nmant + 1), 2 ** int(jnp.finfo(dtype).maxexp)]
+    return [each for each in lasts if each < _WIDE]
+
+
 def _names_of(tree: Any) -> list[str]:
     """Return names for the outputs, for messages."""
     paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))[0]
@@ -256,6 +328,9 @@ def _array_of(key: Any, elements: np.ndarray, dtype: Any, whole: NumberedArray |
 class NumberingAtLength(Numbering):
     """A numbering in which other spellings of a computation at a single length also have equal numbers."""
 
+    #: Parameters that do not affect values.
+    ignored = frozenset({"weak_type", "sharding", "out_sharding", "name", "debug_info", "ctx_mesh", "_split_transpose"})
+
     def of(self, closed: Any, inputs: Sequence[Any], length: int) -> list[Any]:
         """Return the results of a jaxpr, with this length in place of the symbol."""
         self._size_of = functools.cache(lambda spelling: value_of(spelling, length))
@@ -278,10 +353,6 @@ class NumberingAtLength(Numbering):
     def make(self, key: Any, variable: Any) -> NumberedArray:
         """Return the value of a variable with this key."""
         return _array_of(key, np.empty(self.size(shape_of(variable)), bool), type_of(variable))
-
-    def parameters(self, equation: JaxprEqn) -> dict[str, Any]:
-        """Return the parameters of an equation that affect values."""
-        return {key: value for key, value in equation.params.items() if key not in _IGNORED}
 
     def apply(self, equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of an equation: known arrays, views, or computed arrays."""

@@ -153,19 +153,27 @@ def constant_value(dimension: Any, size: Any) -> int | None:
     """Return the value of a dimension that is constant for all lengths with ``size > 0``, or None."""
     if not is_symbolic(dimension):
         return int(dimension)
-    lengths = np.arange(1, 2 * max(magnitude_of(dimension), magnitude_of(size)) + 2)
-    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
-    used = np.unique(values[counts > 0])
-    return int(used[0]) if len(used) == 1 else None
+    least, most = (largest_value(each, size) for each in (-dimension, dimension))
+    return most if least is not None and most is not None and -least == most else None
 
 
 def largest_value(dimension: Any, size: Any) -> int | None:
-    """Return the largest value of a dimension over all lengths with ``size > 0``; None if the dimension grows."""
-    far = max(magnitude_of(dimension), magnitude_of(size))
+    """Return the largest value of a dimension over all lengths with ``size > 0``; None if it grows, or is not known."""
+    return _largest(str(dimension), str(size)) if is_symbolic(dimension) else int(dimension)
+
+
+@functools.cache
+def _largest(dimension: str, size: str) -> int | None:
+    try:
+        far = max(magnitude_of(dimension), magnitude_of(size))
+    except UndecidedError:  # a division by the length
+        return None
+    if 3 * far > LARGEST:
+        return None
     lengths = np.arange(1, 3 * far + 2)
     values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
-    most = int(np.max(values[counts > 0]))
-    return most if np.max(values[: 2 * far][counts[: 2 * far] > 0]) == most else None
+    most, earlier = (int(np.max(values[:end][counts[:end] > 0], initial=-LARGEST)) for end in (len(lengths), 2 * far))
+    return most if earlier == most > -LARGEST else None
 
 
 def is_zero(size: Any, allow: Callable[[Any], Any] | None = None, period: int = 1, far: int = 1) -> Answer:
@@ -221,8 +229,16 @@ def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tupl
 
 def sizes_in(jaxpr: Any) -> set[str]:
     """Return the dimensions in a jaxpr that depend on the length, of arrays and of values, as JAX prints them."""
-    values = (equation.params["dim"] for equation in walk(jaxpr) if equation.primitive.name == "dim_as_value")
+    values = filter(is_symbolic, map(counted_size, walk(jaxpr)))
     return {str(size) for size in (*values, *(size for size, _ in symbolic_sizes(jaxpr)))}
+
+
+def counted_size(equation: JaxprEqn) -> Any:
+    """Return the size that an equation counts, or reads as a number; 0 for other equations."""
+    kind, params = entry_of(equation).kind, equation.params
+    if kind == "constant" and "dimension" in params:
+        return params["shape"][params["dimension"]]
+    return params["dim"] if kind == "size" else 0
 
 
 def own_sizes(equation: JaxprEqn) -> list[Any]:

@@ -18,28 +18,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Literal, Primitive
+from jax.extend.core import JaxprEqn, Literal, Primitive
 from jax.extend.core.primitives import gather_p
 
-from jaxrnn.answers import Unknown
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs import equations
 from jaxrnn.jaxprs.equations import Atom, bind, shape_of, type_of
 from jaxrnn.jaxprs.moves import move, moved_operands
-from jaxrnn.jaxprs.own import is_platform_index
-from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of, numpy_of
+from jaxrnn.jaxprs.primitives import ADDED, KINDS, Entry, Rules, entry_of
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.dimensions import (
     Clock,
     constant_value,
     has_symbols,
     is_symbolic,
-    is_zero,
     out_shape,
     own_sizes,
     symbolic_axes,
 )
-from jaxrnn.streaming.integers import is_wide, operation_of
+from jaxrnn.streaming.index_rules import operation_of
 from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import Spans
 from jaxrnn.streaming.values import (
@@ -458,7 +455,7 @@ LARGEST_STATIC = 1 << 16
 
 def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """Return the results of an equation on static operands; None if the equation must run in the step."""
-    if entry_of(equation).kind == "size" or is_platform_index(equation) or equation.effects:
+    if entry_of(equation).kind == "size" or entry_of(equation).why or equation.effects:
         return None
     for result in equation.outvars:
         dtype = type_of(result)
@@ -476,48 +473,18 @@ def fold_static(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
 
 
 def _fold_lengths(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
-    rule = _ON_LENGTHS.of(equation)
-    try:
-        result = None if rule is None else rule(equation, *operands)
-    except InconclusiveDimensionOperation:
-        return None
+    """Return the results of an equation on static arrays of lengths; None if the equation must run in the step."""
+    if (places := moved_operands(equation)) is None:
+        result = index_after(equation, operands).elements
+    elif any(is_length(value) for place, value in enumerate(operands) if place not in places):
+        return None  # a choice, or a size, that depends on the length
+    else:
+        (result,) = move(equation, operands) or (None,)
+        if entry_of(equation).kind == "movement" and result is not None and result.size > sum(map(np.size, operands)):
+            return None  # a repetition runs in the step
     if result is None:
         return None
     boxed = np.empty(out_shape(equation), object)
     boxed[...] = result
     known = all(isinstance(item, (int, np.integer, np.bool_)) for item in boxed.flat)
     return [boxed.astype(type_of(equation.outvars[0])) if known else boxed]
-
-
-#: Rules ``(equation, *operands) -> result`` for static arrays of lengths; None if the equation must run in the step.
-_ON_LENGTHS = Rules[Callable[..., Any]]()
-
-
-@_ON_LENGTHS.add("add", "ge", "gt", "le", "lt", "max", "min", "mul", "neg", "sub")
-def _compute_lengths(equation: JaxprEqn, *operands: Any) -> Any:
-    return numpy_of(equation)(*operands)  # an object array keeps symbolic dimensions exact
-
-
-@_ON_LENGTHS.add("eq", "ne")
-def _compare_lengths(equation: JaxprEqn, x: Any, y: Any) -> Any:
-    """Compare lengths. JAX answers False if equality depends on the length, so only numbers are compared."""
-    difference = np.asarray(x - y)
-    equal = list(map(is_zero, difference.flat))
-    if any(isinstance(each, Unknown) for each in equal):
-        return None
-    return np.reshape([numpy_of(equation)(each, True) for each in equal], difference.shape)
-
-
-@_ON_LENGTHS.add("convert_element_type")
-def _convert_lengths(equation: JaxprEqn, x: Any) -> Any:
-    return x if is_wide(type_of(equation.outvars[0])) else None
-
-
-@_ON_LENGTHS.add("broadcast_in_dim", "concatenate", "reshape", "select_n", "stop_gradient")
-def _move_lengths(equation: JaxprEqn, *operands: Any) -> Any:
-    if any(is_length(value) for place, value in enumerate(operands) if place not in (moved_operands(equation) or [])):
-        return None  # a choice, or a size, that depends on the length
-    moved = move(equation, operands)
-    if moved is None or (entry_of(equation).kind == "movement" and moved[0].size > sum(map(np.size, operands))):
-        return None  # a repetition runs in the step
-    return moved[0]

@@ -27,6 +27,7 @@ from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind, is_key
 from jaxrnn.jaxprs.moves import moved_operands
 from jaxrnn.streaming.diagnostics import (
+    BOUNDED,
     Path,
     describe_equation,
     label_of,
@@ -47,6 +48,7 @@ from jaxrnn.streaming.values import (
     along,
     is_length,
     is_static,
+    known_at_end,
     split_outer,
 )
 
@@ -221,6 +223,20 @@ class Pass:
     def refusal(self, why: str, hint: str, kind: type[StreamError] = StreamError, *, first: str = "") -> StreamError:
         """Return the error for an equation that cannot be streamed; see `refuse`."""
         return refusal(self.path, why, hint, kind, first)
+
+    def unknown_yet(self) -> StreamError:
+        """Return the error for an operation that reads a value from the end of the stream in each frame."""
+        return self.refusal(
+            "it uses a value in every frame that is known only when the stream has ended (a sum, mean or maximum over "
+            "time, a final state, or the length)",
+            "use a causal form (cumulative or windowed statistics), or return the value as a separate output",
+            first=BOUNDED,
+        )
+
+    def refuse_final_values(self, operands: Sequence[Any]) -> None:
+        """Refuse operands that are known only when the stream ends."""
+        if known_at_end(operands):
+            raise self.unknown_yet()
 
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """Return the chunk with `value` in the frames that do not exist."""

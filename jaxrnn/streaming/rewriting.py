@@ -49,7 +49,8 @@ from jaxrnn.jaxprs.equations import (
 from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
-from jaxrnn.streaming.integers import UNKNOWN, Index, index_of, is_wide, operation_of
+from jaxrnn.streaming.index_rules import index_of, operation_of
+from jaxrnn.streaming.integers import UNKNOWN, Index, is_wide
 from jaxrnn.streaming.values import Mask
 
 #: Kinds of equations that call a function on their operands.
@@ -294,7 +295,8 @@ def _reshaped(equation: JaxprEqn, x: Form) -> Form | None:
 def _counted_axis(equation: JaxprEqn, operands: list[Form]) -> tuple[int, int] | None:
     """Return the axis along which the result counts, and the first number, or None."""
     x, divisor = [*operands, UNKNOWN, UNKNOWN][:2]
-    if equation.primitive.name == "cumsum" and _is_level(x, 1):
+    entry = entry_of(equation)
+    if entry.kind == "cumulative" and entry.monoid == "sum" and _is_level(x, 1):
         is_matrix = len(symbolic_axes(out_shape(equation))) > 1 and is_wide(type_of(equation.outvars[0]))
         return (equation.params["axis"], 1) if is_matrix and not equation.params["reverse"] else None
     if isinstance(x, Index) or x[0] != _MATRIX or not is_symbolic(x[1]) or not _is_level(divisor, x[1]):
@@ -331,7 +333,7 @@ def _shifted(
     if equation.primitive is not reshape_p or (axis := _split_axis(in_shape(equation), out_shape(equation))) is None:
         return None
     cut = made.get(equation.invars[0])
-    if cut is None or not _is_first_part(cut, axis, forms):
+    if cut is None or not cuts_from(cut, axis, 0, forms):
         return None
     joined = made.get(cut.invars[0])
     if joined is None or joined.primitive is not reshape_p:
@@ -363,21 +365,47 @@ def _split_axis(joined: Sequence[Any], split: Sequence[Any]) -> int | None:
     return axes[0] if [*split[: axes[0]], *split[axes[0] + 2 :]] == others else None
 
 
-def _is_first_part(equation: JaxprEqn, axis: int, forms: Mapping[Var, Form]) -> bool:
-    """Return True for a slice of the first elements along an axis."""
-    name, old, new = equation.primitive.name, in_shape(equation), out_shape(equation)
-    if len(old) != len(new) or any(str(old[each]) != str(new[each]) for each in range(len(old)) if each != axis):
+def cuts_from(equation: JaxprEqn, axis: int, start: Any, forms: Mapping[Var, Form]) -> bool:
+    """Return True if an equation takes consecutive elements of an axis, from this number or symbolic size on."""
+    if (found := cut_of(equation)) is None or found[0] != axis:
         return False
-    if name == "slice":
-        steps = equation.params["strides"] or (1,)
-        return all(str(each) == "0" for each in equation.params["start_indices"]) and {*steps} == {1}
-    if name == "gather":
-        numbers = equation.params["dimension_numbers"]
-        if len(numbers.offset_dims) < len(new) or shape_of(equation.invars[1]) != (len(numbers.start_index_map),):
-            return False
-    elif name != "dynamic_slice":
-        return False
-    return all(is_number(each, 0, forms) for each in equation.invars[1:])
+    _, place = found
+    if place is None:
+        return str(equation.params["start_indices"][axis]) == str(start)
+    return is_number(equation.invars[place], start, forms)
+
+
+def cut_of(equation: JaxprEqn) -> tuple[int, int | None] | None:
+    """Return the axis of which an equation takes consecutive elements, and the operand with the first place.
+
+    The operand is None for a slice, which has the place among its parameters. Other equations return None.
+    """
+    if (find := _STARTS.of(equation)) is None or len(old := in_shape(equation)) != len(new := out_shape(equation)):
+        return None
+    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])]
+    place = find(equation, axes[0]) if len(axes) == 1 else 0
+    return None if place == 0 else (axes[0], place)
+
+
+#: Rules ``(equation, axis) -> operand`` with the start of a cut along an axis: 0, the array, if the equation does more.
+_STARTS = Rules[Callable[..., int | None]]()
+
+
+@_STARTS.add("slice")
+def _start_of_slice(equation: JaxprEqn, _: int) -> int | None:
+    return 0 if any(step != 1 for step in equation.params["strides"] or ()) else None
+
+
+@_STARTS.add("dynamic_slice")
+def _start_of_dynamic_slice(_: JaxprEqn, axis: int) -> int:
+    return 1 + axis
+
+
+@_STARTS.add("gather")
+def _start_of_gather(equation: JaxprEqn, axis: int) -> int:
+    numbers = equation.params["dimension_numbers"]
+    whole = numbers.start_index_map == (axis,) and numbers.offset_dims == tuple(range(len(out_shape(equation))))
+    return int(whole)
 
 
 def _constant_end(atom: Atom, axis: int, made: Mapping[Any, JaxprEqn]) -> tuple[int, Atom] | None:

@@ -24,7 +24,8 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import StreamError
 from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import Timeline, is_symbolic
-from jaxrnn.streaming.integers import UNKNOWN, Index, index_of
+from jaxrnn.streaming.index_rules import index_of
+from jaxrnn.streaming.integers import UNKNOWN, Index
 from jaxrnn.streaming.reach import Reach, union
 
 
@@ -352,6 +353,11 @@ def is_awaited(value: Any) -> bool:
     return isinstance(value, Awaiting) or is_length(value) or (isinstance(value, FinalValue) and value.since is None)
 
 
+def known_at_end(values: Sequence[Any]) -> bool:
+    """Return True if a value is known only when the stream ends."""
+    return any(isinstance(value, FinalValue) or is_length(value) for value in values)
+
+
 def static_integer(value: Any) -> Any:
     """Return a static value of one element as an integer or symbolic dimension; otherwise None."""
     if not is_static(value) or np.size(value) != 1:
@@ -374,8 +380,7 @@ def term_of(value: Any) -> Index:
         return value.index
     if is_fixed(value):
         return Index.constant(np.asarray(value))
-    sizes = list(value.flat) if is_length(value) else []
-    return Index.of(0, 0, sizes[0]) if len(set(map(str, sizes))) == 1 else UNKNOWN
+    return Index.of(0, 0, value) if is_length(value) else UNKNOWN
 
 
 def index_after(equation: JaxprEqn, operands: Sequence[Any]) -> Index:

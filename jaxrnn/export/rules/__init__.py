@@ -30,7 +30,7 @@ def refuse_random(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> NoR
     )
 
 
-@RULES.add("debug_callback", "debug_print", "io_callback", "pure_callback")
+@RULES.add(kind="callback")
 def refuse_python(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> NoReturn:
     """Refuse calls of Python."""
     lowering.refuse("it calls Python, which a file cannot contain; move the call out of the exported function")

@@ -229,7 +229,8 @@ def _custom(algebra: Algebra, equation: JaxprEqn, at: np.ndarray) -> Polynomial 
     inner = equation.params["call_jaxpr"].jaxpr
     while len(inner.eqns) == 1 and "jaxpr" in inner.eqns[0].params:
         inner = inner.eqns[0].params["jaxpr"].jaxpr
-    if len(inner.eqns) != 1 or inner.eqns[0].primitive.name != "max":
+    entries = [entry_of(each) for each in inner.eqns]
+    if [(each.kind, each.monoid) for each in entries] != [("elementwise", "max")]:
         return None
     numbers = [atom.val for atom in inner.eqns[0].invars if isinstance(atom, Literal)]
     if len(numbers) != 1 or numbers[0] != 0 or len(variables(equation.invars)) != 1:

@@ -19,6 +19,7 @@ from jaxrnn._files.stores import check_writable, local_path
 from jaxrnn._jax.context import default_device, exact_types
 from jaxrnn.errors import InputError, UnsupportedError, check_count
 from jaxrnn.jaxprs.equations import walk
+from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.runtime.compiled.format import PORTABLE, Archive, host_operations, write
 from jaxrnn.runtime.compiled.native import (
@@ -42,8 +43,6 @@ from jaxrnn.steps.stepper import Bound, State, Stepper
 
 #: JAX's names of the platforms that a file can be compiled for, besides the platform in use.
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-#: The primitives that call back into Python.
-CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
 
 Functions = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
 
@@ -141,7 +140,8 @@ def _exported(
 ) -> bytes:
     """Serialise a function; raise UnsupportedError if the function needs code of the host, as `load_function` does."""
     jitted = jax.jit(function)
-    called = {equation.primitive.name for equation in walk(jitted.trace(*arguments).jaxpr)} & CALLBACKS
+    inner = walk(jitted.trace(*arguments).jaxpr)
+    called = {equation.primitive.name for equation in inner if entry_of(equation).kind == "callback"}
     if called:
         raise UnsupportedError(f"{label} needs {', '.join(sorted(called))}, and {PORTABLE}")
     # `host_operations` compares the custom calls with the list of the reader.

@@ -42,7 +42,7 @@ from jaxrnn.streaming.interpreter import AWAITING_RULES, interpret
 from jaxrnn.streaming.interpreter import RULES as FRAMES
 from jaxrnn.streaming.passes import Pass, listed
 from jaxrnn.streaming.reach import union
-from jaxrnn.streaming.rules.elementwise import align, unknown_yet
+from jaxrnn.streaming.rules.elementwise import align
 from jaxrnn.streaming.totals import Total, carried_as
 from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Shifted, is_fixed, is_length
 
@@ -76,11 +76,11 @@ def _operand(run: Pass, equation: JaxprEqn, value: Any) -> Awaiting | None:
     timeline = run.clock.timeline(shape[axis])
     if isinstance(value, Chunk):
         fits = value.outer == 1 and value.array.ndim == len(shape) and value.array.dtype == dtype
-        return Awaiting(unknown_yet(run), axis=axis, timeline=timeline, stream=value) if fits else None
+        return Awaiting(run.unknown_yet(), axis=axis, timeline=timeline, stream=value) if fits else None
     if np.ndim(getattr(value, "array", value)) not in (0, len(shape)):
         return None
     final = _one_frame(run, value, axis, len(shape), timeline, dtype)
-    return Awaiting(unknown_yet(run), axis=axis, timeline=timeline, final=final)
+    return Awaiting(run.unknown_yet(), axis=axis, timeline=timeline, final=final)
 
 
 def _combined(run: Pass, operation: Callable[..., Any], *chunks: Chunk | None) -> Chunk | None:
@@ -277,7 +277,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Awaiting
     timeline = run.clock.timeline(shape[axes[0]])
     lineage = run.lineage(equation, x)
     final = _final(array, axes[0], timeline, x, lineage)
-    return Awaiting(unknown_yet(run), axis=axes[0], timeline=timeline, final=final)
+    return Awaiting(run.unknown_yet(), axis=axes[0], timeline=timeline, final=final)
 
 
 @AWAITING_RULES.add("dynamic_slice", "gather", "reshape", "rev", "slice", "split", "transpose")
@@ -334,7 +334,7 @@ def dot_general(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> FinalVa
         order = [*batch[place], *free[place], *summed[place]]
         places = [*range(ends[1]), *range(ends[1 + place], ends[2 + place]), *range(ends[3], ends[4])]
         if isinstance(value, Chunk) and value.outer == 1:
-            value = Awaiting(unknown_yet(run), axis=value.axis, timeline=value.timeline, stream=value)
+            value = Awaiting(run.unknown_yet(), axis=value.axis, timeline=value.timeline, stream=value)
         if not isinstance(value, Awaiting) or value.axis not in summed[place]:
             return None
         products.append(placed(run, value, ends[4], [places[order.index(axis)] for axis in range(len(order))]))

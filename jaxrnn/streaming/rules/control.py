@@ -27,10 +27,10 @@ from jaxrnn.streaming.interpreter import RULES, interpret
 from jaxrnn.streaming.passes import KeepsStateError, Pass
 from jaxrnn.streaming.reach import ComparableReach, union
 from jaxrnn.streaming.rewriting import resized
-from jaxrnn.streaming.rules.elementwise import align, known_at_end, refuse_final_values
+from jaxrnn.streaming.rules.elementwise import align
 from jaxrnn.streaming.rules.recurrence import scan_over_time
 from jaxrnn.streaming.rules.windows import whole_convolution
-from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Late, Pairs, is_length
+from jaxrnn.streaming.values import Awaiting, Chunk, Deferred, FinalValue, Late, Pairs, is_length, known_at_end
 
 #: The largest number of iterations with different delays that are unrolled.
 LONGEST = 128
@@ -46,7 +46,7 @@ def scan(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 def _around_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     """Stream a scan over a different axis: the body runs on chunks, with separate state for each iteration."""
-    refuse_final_values(run, operands)
+    run.refuse_final_values(operands)
     body, length, reverse = (equation.params[key] for key in ("jaxpr", "length", "reverse"))
     fixed, start, xs = Scan.of(equation).split(operands)
     begin, carries = list(start), len(start)
@@ -229,7 +229,7 @@ def cond(run: Pass, equation: JaxprEqn, index: Any, *operands: Any) -> list[Any]
     """Stream a choice that is the same in each step, such as a choice by platform; each branch has separate state."""
     if known_at_end([index]):
         run.refuse("its condition is not known before the stream begins", "write jnp.where(condition, a, b)")
-    refuse_final_values(run, operands)
+    run.refuse_final_values(operands)
     branches, platforms = equation.params["branches"], platforms_of(equation)
     # A choice by platform is not part of the model, so the label must not change the names of other entries.
     prefix = run.unique(f"{run.prefix}{run.here or 'cond'}{'.platform' if platforms else ''}") + "/"

@@ -134,17 +134,6 @@ def align(run: Pass, operands: Sequence[Any]) -> tuple[list[Any], Chunk]:
     return arrays, Chunk(None, like.axis, timeline, delay, reach)
 
 
-def known_at_end(values: Sequence[Any]) -> bool:
-    """Return True if a value is known only when the stream ends."""
-    return any(isinstance(value, FinalValue) or is_length(value) for value in values)
-
-
-def refuse_final_values(run: Pass, operands: Sequence[Any]) -> None:
-    """Refuse operands that are known only when the stream ends."""
-    if known_at_end(operands):
-        raise unknown_yet(run)
-
-
 def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
     """Return the smallest delay at which frames may read values that are not streams, such as the first frame.
 
@@ -153,10 +142,10 @@ def earliest_delay(run: Pass, values: Sequence[Any], timeline: Timeline) -> int:
     delay = -LARGEST
     for value in values:
         if is_length(value):
-            raise unknown_yet(run)
+            raise run.unknown_yet()
         if isinstance(value, FinalValue):
             if value.since is None:
-                raise unknown_yet(run)
+                raise run.unknown_yet()
             # Frame 0 leaves when more units than delay / per_unit have come.
             delay = max(delay, timeline.per_unit * (math.ceil(value.since) - 1))
     return delay
@@ -210,7 +199,7 @@ def _from_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Rows
     signs, (x, *_) = entry_of(equation).signs, sorted(operands, key=is_length)
     counts = [value.index.affine for value in operands if isinstance(value, Chunk) and value.index.affine is not None]
     down = min((scale for scale, _ in counts), default=0) < 0
-    unknown = Deferred(from_the_end(run) if down else unknown_yet(run), down)
+    unknown = Deferred(from_the_end(run) if down else run.unknown_yet(), down)
     if len(operands) != 2 or not signs or not isinstance(x, Chunk) or not counts:
         return unknown
     place = 0 if operands[0] is x else 1
@@ -224,16 +213,6 @@ def _from_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Rows
     fields: Any = {"size": x.timeline.size, "origin": -scale * (total - constant), "counts": (scale, constant)}
     rows = Rows(from_the_end(run), backwards=scale < 0, axis=axis, at=at, **fields)
     return rows if x.outer == 1 else unknown
-
-
-def unknown_yet(run: Pass) -> StreamError:
-    """Return the error for an operation that reads a value from the end of the stream in each frame."""
-    return run.refusal(
-        "it uses a value in every frame that is known only when the stream has ended (a sum, mean or maximum over "
-        "time, a final state, or the length)",
-        "use a causal form (cumulative or windowed statistics), or return the value as a separate output",
-        first=BOUNDED,
-    )
 
 
 def against_the_length(run: Pass, equation: JaxprEqn, operands: Sequence[Any]) -> Chunk | None:

@@ -30,8 +30,6 @@ from jaxrnn.streaming.rules.elementwise import (
     backwards,
     everywhere,
     from_the_end,
-    refuse_final_values,
-    unknown_yet,
 )
 from jaxrnn.streaming.rules.reductions import per_frame, within_frames
 from jaxrnn.streaming.rules.time import RowTable, as_table, concatenate_time, numbered_frames, pick, split_time, take
@@ -68,7 +66,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
         shape[axis] = x.array.shape[x.axis]
         return run.same(x, lax.broadcast_in_dim(x.array, shape, dimensions), axis)
     if is_length(x):
-        return Deferred(unknown_yet(run))
+        return Deferred(run.unknown_yet())
     shape[axis] = 1
     timeline = run.clock.timeline(out_shape(equation)[axis])
     if isinstance(x, FinalValue):
@@ -171,7 +169,7 @@ def _over_and_over(run: Pass, equation: JaxprEqn, x: Any) -> Chunk:
     """Repeat a constant along time, cut to the length of the stream."""
     shape, repeats = out_shape(equation), list(equation.params["reps"])
     (axis,) = symbolic_axes(shape)
-    refuse_final_values(run, [x])
+    run.refuse_final_values([x])
     timeline, period = run.clock.timeline(shape[axis]), np.shape(x)[axis]
     repeats[axis] = 1
     array = jnp.tile(jnp.asarray(x), repeats)
@@ -224,7 +222,7 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
     sizes = list(equation.params["slice_sizes"])
     start = static_integer(starts[x.axis])
     others = [value for index, value in enumerate(starts) if index != x.axis]
-    refuse_final_values(run, others)
+    run.refuse_final_values(others)
     if start is None or any(isinstance(value, Chunk) for value in others):
         is_table = not isinstance(x, Chunk) and not isinstance(starts[x.axis], Chunk)
         hint = "index the table with offset + jnp.arange(x.shape[0]): a slice would begin earlier near the table's end"
@@ -265,7 +263,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Any:
             f"{_ORDER}, or may be negative, which counts from the end",
             f"keep the numbers at 0 or above, such as jnp.maximum(i - 1, 0); {_HINT}; {_CARRIED}",
         )
-    refuse_final_values(run, [x] if is_static(indices) else [x, indices])
+    run.refuse_final_values([x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
     if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.index.affine is not None):
         x = run.on_time(x)

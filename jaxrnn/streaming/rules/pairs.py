@@ -36,10 +36,11 @@ from jaxrnn.streaming.dimensions import (
     out_shape,
     symbolic_axes,
 )
-from jaxrnn.streaming.integers import UNKNOWN, Index, operation_of
+from jaxrnn.streaming.index_rules import operation_of
+from jaxrnn.streaming.integers import UNKNOWN, Index
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import frame_numbers, refuse_final_values, singular_operands
+from jaxrnn.streaming.rules.elementwise import frame_numbers, singular_operands
 from jaxrnn.streaming.rules.outside import lowness_of, outside_of, real_number, typed
 from jaxrnn.streaming.rules.parallel import where_keys_exist
 from jaxrnn.streaming.rules.windows import Window, framed
@@ -159,7 +160,7 @@ def _broadcast(run: Pass, equation: JaxprEqn, x: Any, dimensions: Sequence[int] 
     index = term_of(x).of_pairs
     if index.needs_length:
         return Pairs(lambda grid: index.rows(0, 0), axes, timeline, index=index, shape=shape)
-    refuse_final_values(run, [x])
+    run.refuse_final_values([x])
     array, number = jnp.asarray(x), real_number(x)
     return Pairs(
         lambda grid: lax.broadcast_in_dim(array, sized(shape, axes, grid), dimensions),

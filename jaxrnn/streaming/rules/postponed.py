@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.primitives import Rules, entry_of
 from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import POSTPONED_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rewriting import bind_at_sizes
+from jaxrnn.streaming.rewriting import bind_at_sizes, cut_of
 from jaxrnn.streaming.rules.movement import in_reverse
 from jaxrnn.streaming.rules.pairs import Grid, leaf_of
 from jaxrnn.streaming.totals import join_of
@@ -103,7 +103,7 @@ def cut(run: Pass, equation: JaxprEqn, x: Any, *indices: Any) -> Any:
     """Take parts of an axis."""
     if not isinstance(x, Joined | _Skewed):
         return _by_rows(equation, (x, *indices))
-    if (found := _cut_of(equation, indices)) is None:
+    if (found := _cut_of(equation, (x, *indices))) is None:
         return None
     axis, start, size = found
     if isinstance(x, _Skewed):
@@ -117,36 +117,14 @@ def cut(run: Pass, equation: JaxprEqn, x: Any, *indices: Any) -> Any:
     return parts[0] if len(parts) == 1 else dataclasses.replace(x, parts=parts, shapes=x.shapes[kept])
 
 
-def _cut_of(equation: JaxprEqn, indices: Sequence[Any]) -> tuple[int, Any, Any] | None:
-    """Return axis, start and size of a cut along a single axis, or None."""
-    old, new = in_shape(equation), out_shape(equation)
-    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])] if len(old) == len(new) else []
-    if len(axes) != 1:
+def _cut_of(equation: JaxprEqn, operands: Sequence[Any]) -> tuple[int, Any, Any] | None:
+    """Return axis, start and size of a cut along a single axis, or None if the start is not known."""
+    if (found := cut_of(equation)) is None:
         return None
-    (axis,) = axes
-    start = _STARTS[equation.primitive.name](equation, axis, indices)
-    return (axis, np.asarray(start).reshape(-1)[0], new[axis]) if is_static(start) and np.size(start) == 1 else None
-
-
-#: Rules ``(equation, axis, indices) -> start``, or None if the start is unclear.
-_STARTS = Rules()
-
-
-@_STARTS.add("slice")
-def _start_of_slice(equation: JaxprEqn, axis: int, _: Sequence[Any]) -> Any:
-    return None if equation.params["strides"] else np.array([equation.params["start_indices"][axis]])
-
-
-@_STARTS.add("dynamic_slice")
-def _start_of_dynamic_slice(_: JaxprEqn, axis: int, indices: Sequence[Any]) -> Any:
-    return indices[axis]
-
-
-@_STARTS.add("gather")
-def _start_of_gather(equation: JaxprEqn, axis: int, indices: Sequence[Any]) -> Any:
-    numbers = equation.params["dimension_numbers"]
-    is_cut = numbers.start_index_map == (axis,) and numbers.offset_dims == tuple(range(len(out_shape(equation))))
-    return indices[0] if is_cut else None
+    axis, place = found
+    start = np.array(equation.params["start_indices"][axis]) if place is None else operands[place]
+    known = is_static(start) and np.size(start) == 1
+    return (axis, np.asarray(start).reshape(-1)[0], out_shape(equation)[axis]) if known else None
 
 
 def _by_rows(equation: JaxprEqn, operands: Sequence[Any]) -> Rows | None:
@@ -213,7 +191,7 @@ def _multiplies_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, _: 
 
 @_KEEPS_ROWS.add("dynamic_slice")
 def _cuts_rows(equation: JaxprEqn, operands: Sequence[Any], axis: int, _: int) -> bool:
-    return isinstance(operands[0], Rows) and (found := _cut_of(equation, operands[1:])) is not None and found[0] != axis
+    return isinstance(operands[0], Rows) and (found := _cut_of(equation, operands)) is not None and found[0] != axis
 
 
 @_KEEPS_ROWS.add("gather")
@@ -241,25 +219,41 @@ def moved(run: Pass, equation: JaxprEqn, x: Any, *sizes: Any) -> Any:
         return _exchanged(equation, x)
     if not isinstance(x, Joined):
         return _by_rows(equation, (x, *sizes))
-    name, params, shape = equation.primitive.name, equation.params, [*out_shape(equation)]
-    if name == "reshape":
-        old = in_shape(equation)
-        new = next((d for d, size in enumerate(shape) if str(size) == str(old[x.axis])), -1)
-        if str(math.prod(old[: x.axis])) != str(math.prod(shape[: max(new, 0)])):
-            return None
-    else:
-        dims = params["broadcast_dimensions"] if name == "broadcast_in_dim" else np.argsort(params["permutation"])
-        new = int(dims[x.axis])
+    shape = [*out_shape(equation)]
+    if (new := _NEW_AXES.of(equation)(equation, x.axis)) is None:
+        return None
     parts, shapes = [], []
     for part, before in zip(x.parts, x.shapes, strict=True):
         after = tuple(before[x.axis] if axis == new else size for axis, size in enumerate(shape))
         struct = jax.ShapeDtypeStruct(before, type_of(equation.invars[0]))
-        changed = {"transpose": {}, "reshape": {"new_sizes": after}, "broadcast_in_dim": {"shape": after}}[name]
+        changed = {key: after for key in ("shape", "new_sizes") if key in equation.params}
         parts += interpret(
             run, trace(lambda part, changed=changed: bind(equation, [part], **changed), struct)[0], [part]
         )
         shapes.append(after)
     return Joined(x.error, axis=new, parts=tuple(parts), shapes=tuple(shapes))
+
+
+#: Rules ``(equation, axis) -> axis`` of the result, or None if the axis merges with others.
+_NEW_AXES = Rules[Callable[..., int | None]]()
+
+
+@_NEW_AXES.add("broadcast_in_dim")
+def _axis_of_broadcast(equation: JaxprEqn, axis: int) -> int:
+    return equation.params["broadcast_dimensions"][axis]
+
+
+@_NEW_AXES.add("transpose")
+def _axis_of_transpose(equation: JaxprEqn, axis: int) -> int:
+    return equation.params["permutation"].index(axis)
+
+
+@_NEW_AXES.add("reshape")
+def _axis_of_reshape(equation: JaxprEqn, axis: int) -> int | None:
+    old, new = in_shape(equation), out_shape(equation)
+    place = next((d for d, size in enumerate(new) if str(size) == str(old[axis])), None)
+    stays = place is not None and str(math.prod(old[:axis])) == str(math.prod(new[:place]))
+    return place if stays else None
 
 
 @POSTPONED_RULES.add("rev")

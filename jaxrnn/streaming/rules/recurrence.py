@@ -32,9 +32,7 @@ from jaxrnn.streaming.rules.elementwise import (
     align,
     earliest_delay,
     reach_everywhere,
-    refuse_final_values,
     singular_operands,
-    unknown_yet,
 )
 from jaxrnn.streaming.values import Chunk, FinalValue
 
@@ -51,7 +49,7 @@ def scan_over_time(run: Pass, equation: JaxprEqn, operands: Any) -> list[Any]:
     carries = len(start)
     body, parts = equation.params["jaxpr"], parts_of_carry(equation)
     if reads_length(body.jaxpr) and not any(isinstance(value, Chunk) for value in fixed):
-        raise unknown_yet(run)
+        raise run.unknown_yet()
     results = equation.outvars
     guarded = not is_plain() and _needs_frames(body.jaxpr)
 
@@ -124,7 +122,7 @@ def over_time(
         run.refuse(
             "every frame reads the whole recording", "scan over the recording, so that each frame reads one part"
         )
-    refuse_final_values(run, xs)
+    run.refuse_final_values(xs)
     moving = [x for x in xs if isinstance(x, Chunk)]
     if any(x.outer != 1 for x in moving):
         run.refuse("it runs over an axis that merges another axis with time", "split the axes first")
@@ -184,7 +182,7 @@ def layer(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Any]:
         run.refuse("time is its feature axis, so every frame depends on all frames", "run it along time instead")
     length = in_shape(equation)[0]
     if not is_symbolic(length):
-        refuse_final_values(run, operands)
+        run.refuse_final_values(operands)
         arrays, like = align(run, operands)
         y, *final = run.bind(equation, arrays)
         return [run.same(like, y, 2), *(run.same(like, array, 1) for array in final)]

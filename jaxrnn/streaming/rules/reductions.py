@@ -27,12 +27,10 @@ from jaxrnn.streaming.rules.elementwise import (
     align,
     earliest_delay,
     frame_numbers_at,
-    known_at_end,
     reach_everywhere,
-    refuse_final_values,
 )
 from jaxrnn.streaming.totals import Total, carried_as, identity_of
-from jaxrnn.streaming.values import Chunk, FinalValue, static_number
+from jaxrnn.streaming.values import Chunk, FinalValue, known_at_end, static_number
 
 
 @RULES.add(kind="cumulative")
@@ -220,7 +218,7 @@ def per_frame(
 
     `axes` has the time axis of each operand, or None, and `out` is the time axis of each result.
     """
-    refuse_final_values(run, operands)
+    run.refuse_final_values(operands)
     for value, axis in zip(operands, axes, strict=True):
         if isinstance(value, Chunk) and value.axis != axis:
             run.refuse("it mixes frames at different times", "let it work on each frame separately, as under jax.vmap")
@@ -290,7 +288,7 @@ def _conditioned(value: Any) -> np.ndarray:
 @RULES.add("custom_linear_solve")
 def linear_solve(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Solve a linear system in each frame; derivatives go through the system, and not through the solver."""
-    refuse_final_values(run, operands)
+    run.refuse_final_values(operands)
     lengths, solvers = equation.params["const_lengths"], equation.params["jaxprs"]
     values = run.together(*map(run.spread, operands))
     ends = list(itertools.accumulate(lengths))

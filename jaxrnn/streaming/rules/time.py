@@ -39,8 +39,9 @@ from jaxrnn.streaming.dimensions import (
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere, refuse_final_values
+from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere
 from jaxrnn.streaming.rules.reductions import per_frame
+from jaxrnn.streaming.rules.windows import check_pads
 from jaxrnn.streaming.totals import join_of
 from jaxrnn.streaming.values import Chunk, FinalValue, Late, Rows, along, is_fixed, reach_of
 
@@ -82,7 +83,7 @@ def as_table(run: Pass, x: Any, shape: Any) -> Chunk | RowTable:
     """Return a stream unchanged, and a constant as a table with rows along the time axis of `shape`."""
     if isinstance(x, Chunk):
         return x
-    refuse_final_values(run, [x])
+    run.refuse_final_values([x])
     (axis,) = symbolic_axes(shape)
     return RowTable(x, axis)
 
@@ -197,7 +198,7 @@ def split_time(run: Pass, equation: JaxprEqn, x: Chunk) -> list[Any]:
 @RULES.add("pad")
 def pad(run: Pass, equation: JaxprEqn, x: Any, value: Any) -> Chunk:
     """Stream a pad; a negative pad cuts frames, and an interior pad inserts values between frames."""
-    refuse_final_values(run, [x, value])
+    run.refuse_final_values([x, value])
     if isinstance(value, Chunk):
         run.refuse("its padding value changes with time", "pad with a constant")
     config = [tuple(entry) for entry in equation.params["padding_config"]]
@@ -229,13 +230,6 @@ def pad_time(run: Pass, x: Chunk, low: Any, high: Any, interior: int, value: Any
     reach = x.reach and x.reach.under(timeline, 1, 1, 1, spacing, int(low))
     lineage = None if interior else filled.lineage
     return run.make(array, x.axis, timeline, x.delay * spacing - int(low), reach, lineage=lineage)
-
-
-def check_pads(run: Pass, low: Any, high: Any) -> None:
-    """Refuse padding before the stream that depends on the length; padding after the end may have any size."""
-    if is_symbolic(low):
-        why = f"its padding ({low} in front, {high} after) depends on the length of the stream"
-        raise run.refusal(why, "pad by a fixed number of frames", UndecidedError)
 
 
 def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:

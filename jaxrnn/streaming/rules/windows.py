@@ -27,12 +27,10 @@ from jaxrnn.cells.convolution import convolve
 from jaxrnn.cells.forms import is_plain
 from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.jaxprs.primitives import entry_of
-from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape
+from jaxrnn.streaming.dimensions import UndecidedError, in_shape, is_symbolic, out_shape
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rules.elementwise import refuse_final_values
 from jaxrnn.streaming.rules.reductions import within_frames
-from jaxrnn.streaming.rules.time import check_pads
 from jaxrnn.streaming.totals import identity_of
 from jaxrnn.streaming.values import Chunk, Late, is_static
 
@@ -66,6 +64,13 @@ class Framed:
     pads: tuple[int, int]  # padding before and after, in frames of the dilated operand
     delay: int  # delay of the output
     reach: Any  # reach of the output
+
+
+def check_pads(run: Pass, low: Any, high: Any) -> None:
+    """Refuse padding before the stream that depends on the length; padding after the end may have any size."""
+    if is_symbolic(low):
+        why = f"its padding ({low} in front, {high} after) depends on the length of the stream"
+        raise run.refusal(why, "pad by a fixed number of frames", UndecidedError)
 
 
 def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> Framed:
@@ -122,7 +127,7 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
 @RULES.add("conv_general_dilated", takes=(Late,))
 def convolution(run: Pass, equation: JaxprEqn, x: Any, kernel: Any) -> Chunk | list[Chunk]:
     """Stream a convolution over time, or over other axes with time as the batch axis."""
-    refuse_final_values(run, [x, kernel])
+    run.refuse_final_values([x, kernel])
     if isinstance(kernel, Chunk) or not isinstance(x, Chunk):
         run.refuse("its kernel changes with time", "use a kernel that does not depend on the streamed input")
     parameters = equation.params
@@ -291,7 +296,7 @@ def _sum_in_front(parts: Any, old: Any, axis: int) -> Any:
 @RULES.add(kind="window", takes=(Late,))
 def pooling(run: Pass, equation: JaxprEqn, *operands: Any) -> list[Chunk]:
     """Stream pooling: a sum, a maximum, a minimum, or a different reduction over windows."""
-    refuse_final_values(run, operands)
+    run.refuse_final_values(operands)
     count = len(equation.outvars)
     parameters, chunks, starts = equation.params, operands[:count], operands[count:]
     x = next(value for value in chunks if isinstance(value, Chunk))
