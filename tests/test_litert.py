@@ -107,6 +107,10 @@ OPERATIONS = {
     "15 samples of a spectrum": (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * (1 + 2j), 15), ODD),
     "complex spectrum": (lambda x: parts(jnp.fft.fft(lax.complex(x, 0.5 * x))), FRAMES),
     "complex frames": (lambda x: parts(jnp.fft.ifft(lax.complex(x, 0.5 * x))), ODD),
+    "spectrum of an image": (lambda x: parts(jnp.fft.rfft2(x)), ODD),
+    "complex spectra of a volume": (lambda x: parts(jnp.fft.fftn(lax.complex(x, 0.5 * x))), ODD),
+    "image of a spectrum": (lambda x: jnp.fft.irfft2(jnp.fft.rfft2(x) * (1 + 2j), (3, 15)), ODD),
+    "complex image of a spectrum": (lambda x: parts(jnp.fft.ifft2(lax.complex(x, 0.5 * x), axes=(0, 2))), FRAMES),
     "complex product": (
         lambda x: parts(jnp.einsum("bft,bgt->bfg", jnp.fft.rfft(x), jnp.conj(jnp.fft.rfft(x)))),
         FRAMES,

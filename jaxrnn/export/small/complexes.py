@@ -17,6 +17,7 @@ from jaxrnn._jax.versions import operands_by_use
 from jaxrnn.export.evaluator import PAIRS, Complex, Evaluator, is_complex, part_type
 from jaxrnn.export.writer import dtype_of, shape_of
 from jaxrnn.jaxprs.equations import bind, evaluate, is_key, trace, type_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import entry_of
 
 
@@ -223,6 +224,24 @@ def around_bodies(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> l
     of_real = equation.replace(invars=invars, outvars=outvars, params=params)
     results = evaluator.written(of_real, split(equation.invars, operands))
     return joined(equation.outvars, results, lambda atom, *parts: Complex(*parts))
+
+
+@PAIRS.add(kind="transform")
+def transform(evaluator: Evaluator, equation: JaxprEqn, x: Any) -> Any:
+    """Evaluate a Fourier transform of several axes as transforms of the last axis, one axis after the other."""
+    kind, lengths = equation.params["fft_type"].name, equation.params["fft_lengths"]
+    of_complex = "IFFT" if kind in ("IFFT", "IRFFT") else "FFT"
+
+    def function(x: Any) -> Any:
+        steps = [(axis - len(lengths), length, of_complex) for axis, length in enumerate(lengths)]
+        steps[-1] = (-1, lengths[-1], kind)
+        # Half a spectrum comes from, and goes to, real numbers: its axis is first forward, and last in the inverse.
+        for axis, length, name in steps if kind == "IRFFT" else reversed(steps):
+            x = jnp.moveaxis(lax.fft(jnp.moveaxis(x, axis, -1), name, (length,)), -1, axis)
+        return x
+
+    (operand,) = equation.invars
+    return evaluator.evaluate(trace(function, jax.ShapeDtypeStruct(shape_of_atom(operand), type_of(operand)))[0], [x])
 
 
 @PAIRS.add("complex")
