@@ -412,7 +412,7 @@ class Rewritten(Engine):
         graph = function_graph(function, None, dict(arrays), None)
         with exact_types():
             given = [arrays[each.name] if each.value is None else np.asarray(each.value) for each in graph.arguments]
-            results = jax.jit(lambda *arrays: Forms().evaluate(graph.closed, arrays))(*given)
+            results = jax.jit(lambda *arrays: Forms().whole(graph.closed, arrays))(*given)
         return dict(zip(graph.results, map(np.asarray, results), strict=True))
 
 
@@ -566,7 +566,7 @@ def main() -> None:
     """Print the outcome of each case alone: ``python -m tools.sweep ENGINE [WORD ...]``."""
     engine = {"onnx": OnnxRuntime, "litert": LiteRT}[sys.argv[1]]()
     jax.config.update("jax_numpy_dtype_promotion", "strict")
-    with mock.patch.object(Forms, "check"):
+    with mock.patch.object(Forms, "check_type"):
         for name, case in itertools.product(TYPES, CASES):
             is_asked = all(word in f"{case} {name}" for word in sys.argv[2:])
             if is_asked and (said := outcome(engine, case, name)) is not None:

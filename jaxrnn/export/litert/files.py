@@ -159,7 +159,7 @@ def _program(graph: Graph) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruc
     def program(*arrays: Any) -> list[Any]:
         given = iter(arrays)
         values = [next(given) if each.value is None else np.asarray(each.value) for each, _ in pairs]
-        return [jnp.asarray(each) for each in Forms().evaluate(graph.closed, values)]
+        return [jnp.asarray(each) for each in Forms().whole(graph.closed, values)]
 
     program.__name__ = graph.facts.kind  # so that the tensors of all signatures have different names
     free = [(each.name, atom) for each, atom in pairs if each.value is None]
