@@ -362,9 +362,12 @@ CASTS = [
         ),
     ),
     *_mutants(
+        "test_stream_attention.py::test_masks_by_arithmetic",
+        ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
+    ),
+    *_mutants(
         "test_stream_attention.py",
         ("numbers that round", INTEGERS, "at if not self.is_quotient and self.fits(dtype) else None", "at"),
-        ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
         ("signs of unsigned numbers", INTEGERS, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
         ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
     ),
@@ -407,7 +410,7 @@ NUMBERS = _mutants(
     ("unread inputs do not count", NUMBERING, "self.key_of(inputs), self.body", '"", self.body'),
 ) + _mutants("test_stream_equality.py", ("one carry for all loops", NUMBERING, "self._depth + 1", "self._depth"))
 
-COMPARISON, RUNNING = "comparison.py", "verification/running.py"
+COMPARISON = "comparison.py"
 SAMPLING, ARBITER = (f"verification/{name}.py" for name in ("sampling", "arbiter"))
 EXPORTED = "export/verification.py"
 VERIFICATION = _mutants(

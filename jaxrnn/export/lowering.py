@@ -1,4 +1,4 @@
-"""The lowering to ONNX: an evaluator with rules that write the nodes of an equation."""
+"""The lowering to ONNX: a translator with rules that write the nodes of an equation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Evaluator, Rule
 from jaxrnn.export.small import PAIRS, SMALL
+from jaxrnn.export.translator import Rule, Translator
 from jaxrnn.export.writer import Operand, Writer, make_value
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
@@ -27,8 +27,8 @@ _NO_RULE = (
 )
 
 
-class Lowering(Evaluator):
-    """The interface of the rules: the graph's writer, and an evaluator of jaxprs."""
+class Lowering(Translator):
+    """The interface of the rules: the graph's writer, and a translator of jaxprs."""
 
     engine, rules, of_complex, keeps_quantized = "ONNX", RULES, COMPLEX, True
 
@@ -37,7 +37,7 @@ class Lowering(Evaluator):
         self.writer = writer
 
     def inside(self) -> Lowering:
-        """Return an evaluator that writes into a subgraph."""
+        """Return a translator that writes into a subgraph."""
         return Lowering(self.writer.inside(), self.path, self.problems)
 
     def placeholder(self, shape: Sequence[int], dtype: np.dtype) -> Operand:

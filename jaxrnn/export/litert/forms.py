@@ -18,10 +18,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Evaluator, Rule, of_arrays
 from jaxrnn.export.small import PAIRS, SMALL
 from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
 from jaxrnn.export.small.functions import is_known, rounded_away
+from jaxrnn.export.translator import Rule, Translator, of_arrays
 from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, free_axes, type_of, walk
 from jaxrnn.jaxprs.own import computed
@@ -63,8 +63,8 @@ def _typical(equation: JaxprEqn) -> Any:
 _OF_BYTES = ("conv_general_dilated", "dot_general")
 
 
-class Forms(Evaluator):
-    """An evaluator that traces a program again, in operations of LiteRT."""
+class Forms(Translator):
+    """A translator that traces a program again, in operations of LiteRT."""
 
     engine, rules, of_complex = "LiteRT", RULES, COMPLEX
 

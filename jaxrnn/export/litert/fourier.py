@@ -16,9 +16,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Complex
 from jaxrnn.export.litert.forms import COMPLEX, EXACT, Forms
 from jaxrnn.export.small import complexes
+from jaxrnn.export.translator import Complex
 
 
 @COMPLEX.add("fft")

@@ -12,10 +12,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import of_arrays
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
 from jaxrnn.export.small.functions import is_known, rounded_away
+from jaxrnn.export.translator import of_arrays
 from jaxrnn.export.writer import Operand, dtype_of
 from jaxrnn.jaxprs.primitives import entry_of
 

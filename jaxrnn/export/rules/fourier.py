@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Complex, is_complex
 from jaxrnn.export.lowering import COMPLEX, Lowering
 from jaxrnn.export.reshaping import concatenate, cut_along, reshape
 from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.small import complexes
 from jaxrnn.export.small.complexes import part_of
+from jaxrnn.export.translator import Complex, is_complex
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 
 #: Powers of two from here on are faster as `DFT`, which needs this opset.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxrnn.export.evaluator import SMALL, of_arrays
+from jaxrnn.export.translator import SMALL, of_arrays
 
 
 @of_arrays(SMALL, "lt_to")

@@ -1,4 +1,4 @@
-"""The evaluator of programs for an engine, by rules that write an equation or evaluate an equal program.
+"""The translator of programs for an engine, by rules that write an equation or evaluate an equal program.
 
 `Lowering` writes the nodes of an ONNX graph, and `Forms` traces a program again in the operations of LiteRT. Rules that
 are functions of JAX arrays, such as complex numbers as pairs, serve both (`jaxrnn.export.small`).
@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.own import is_platform_index, operator_p
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import Path, describe_equation
 
-#: A function ``rule(evaluator, equation, *operands)`` that evaluates an equation and returns the result, or a list of
+#: A function ``rule(translator, equation, *operands)`` that evaluates an equation and returns the result, or a list of
 #: results if the primitive has several.
 Rule = Callable[..., Any]
 
@@ -47,8 +47,8 @@ class Complex:
     imag: Any
 
 
-class Evaluator:
-    """An evaluator of programs for an engine. A subclass has the engine's name and rules.
+class Translator:
+    """A translator of programs for an engine. A subclass has the engine's name and rules.
 
     A value is a NumPy array, which is known, an array of the engine, or a `Complex` of these. ``path`` is the stack of
     nested equations, the current equation last. ``made`` has the arrays that depend on no parameter, and ``problems``
@@ -163,7 +163,7 @@ def of_arrays(rules: Rules[Rule], *names: str) -> Callable[[Callable[..., Any]],
     """Decorate a JAX function of the operands, as the rule of primitives."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        rules.add(*names)(lambda evaluator, equation, *operands: evaluator.compute(function, equation, *operands))
+        rules.add(*names)(lambda translator, equation, *operands: translator.compute(function, equation, *operands))
         return function
 
     return decorate
