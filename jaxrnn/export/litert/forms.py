@@ -572,9 +572,3 @@ RULES.add("scatter-add")(_combined(jnp.add, lambda dtype: 0))
 RULES.add("scatter-mul")(_combined(jnp.multiply, lambda dtype: 1))
 RULES.add("scatter-max")(_combined(jnp.maximum, _limit(-1)))
 RULES.add("scatter-min")(_combined(jnp.minimum, _limit(1)))
-
-
-@COMPLEX.add(kind="random")
-@RULES.add(kind="random")
-def _random(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-    return forms.refuse("LiteRT does not draw the numbers of JAX's keys: draw them outside, and pass them as an input")
