@@ -246,6 +246,19 @@ LOWERING = [
         "test_lowering_graphs.py",
         ("negative slopes", "export/rewrites/activations.py", '0 < match["alpha"] <= 1 else', 'match["alpha"] else'),
     ),
+    *_mutants(
+        "test_lowering_elements.py::test_transforms_of_several_axes",
+        (
+            "halved axes at any place",
+            "export/small/complexes.py",
+            'in steps if kind == "IRFFT" else reversed(steps):',
+            "in steps:",
+        ),
+    ),
+    *_mutants(
+        "test_lowering_layers.py::test_refusals",
+        ("one refusal", "export/translator.py", "self.problems.append(str(error))", "self.problems[:] = [str(error)]"),
+    ),
 ]
 
 FORMS, BATCHES = "export/litert/forms.py", "export/batches.py"
