@@ -16,7 +16,7 @@ import jaxrnn.runtime.compiled
 from jaxrnn.audio import write_wav
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.runtime.compiled.format import MAGIC
-from jaxrnn.steps import compiled
+from jaxrnn.steps import numpy_step
 
 FEATURES, HIDDEN, FRAMES = 3, 4, 9
 
@@ -315,8 +315,8 @@ def test_pulses_of_real_models(models, name, pulse, smallest, delay):
 
 
 def test_pulses_that_differ(layers, monkeypatch):
-    joined = compiled.joined_output
-    monkeypatch.setattr(compiled, "joined_output", lambda *arguments: 1.01 * joined(*arguments))
+    joined = numpy_step.joined_output
+    monkeypatch.setattr(numpy_step, "joined_output", lambda *arguments: 1.01 * joined(*arguments))
     options = ("--symbol", "T", "--random", "--frames", 5)
     found = call_json("stream", layers, *options, "--verify", status=1)
     assert not found["verified"]

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import sys
 
 import jax
@@ -107,6 +108,10 @@ OPERATIONS = {
     "15 samples of a spectrum": (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * (1 + 2j), 15), ODD),
     "complex spectrum": (lambda x: parts(jnp.fft.fft(lax.complex(x, 0.5 * x))), FRAMES),
     "complex frames": (lambda x: parts(jnp.fft.ifft(lax.complex(x, 0.5 * x))), ODD),
+    "spectrum of an image": (lambda x: parts(jnp.fft.rfft2(x)), ODD),
+    "complex spectra of a volume": (lambda x: parts(jnp.fft.fftn(lax.complex(x, 0.5 * x))), ODD),
+    "image of a spectrum": (lambda x: jnp.fft.irfft2(jnp.fft.rfft2(x) * (1 + 2j), (3, 15)), ODD),
+    "complex image of a spectrum": (lambda x: parts(jnp.fft.ifft2(lax.complex(x, 0.5 * x), axes=(0, 2))), FRAMES),
     "complex product": (
         lambda x: parts(jnp.einsum("bft,bgt->bfg", jnp.fft.rfft(x), jnp.conj(jnp.fft.rfft(x)))),
         FRAMES,
@@ -192,6 +197,30 @@ def test_what_litert_lacks_is_refused_by_name(function, x, words, tmp_path):
     with pytest.raises(UnsupportedError, match=words):
         export_litert(function, None, tmp_path / "f.tflite", example=x)
     assert not list(tmp_path.iterdir())
+
+
+def test_all_that_litert_lacks_is_listed(tmp_path):
+    """With the user's line and a remedy, once for all trips of a loop, and for complex numbers too."""
+
+    def function(x):
+        carry = lax.scan(lambda c, y: (c + lax.nextafter(y, c), None), x[0], x)[0]
+        z = jnp.sqrt(lax.complex(x, x))
+        results = carry, lax.population_count(x.astype(jnp.int32)), lax.sort((x, x), num_keys=2)[1], z.real * 2
+        return {f"y{place}": each for place, each in enumerate(results)}
+
+    with pytest.raises(UnsupportedError) as error:
+        export_litert(function, None, tmp_path / "f.tflite", example=X)
+    first, *lines = str(error.value).splitlines()
+    assert first == "4 operations cannot be written in LiteRT:"
+    words = [
+        "'nextafter'.*known to compute it in float32",
+        "complex numbers: use real",
+        "'population_count'.*int32",
+        "sorts by one array",
+    ]
+    assert len(lines) == len(words)
+    assert all("test_litert.py:" in line for line in lines)
+    assert all(any(re.search(each, line) for line in lines) for each in words)
 
 
 def stepper_of(path):

@@ -254,6 +254,7 @@ def test_transforms_of_several_axes(dtype):
     x = RNG.normal(size=(2, 6, 8)).astype(dtype)
     verify_lowering(lambda x: parts(jnp.fft.rfft2(x)), x, roundings=16)
     verify_lowering(lambda x: [*parts(jnp.fft.fft2(x)), jnp.fft.irfft2(jnp.fft.fft2(x)[..., :5])], x, roundings=16)
+    verify_lowering(lambda x: parts(jnp.fft.ifftn(lax.complex(x, 0.5 * x))), x, roundings=16)
 
 
 def test_arithmetic():

@@ -148,7 +148,7 @@ def test_refusals():
     with pytest.raises(UnsupportedError) as error:
         lowered(function, np.float32([1, 2]))
     lines = str(error.value).splitlines()
-    assert lines[0] == "5 operations cannot be written as ONNX:"
+    assert lines[0] == "5 operations cannot be written in ONNX:"
     for line, words in zip(lines[1:], ("calls Python", "lgamma", "qr", "digamma", "opset=18"), strict=True):
         assert words in line
         assert "test_lowering_layers.py:" in line

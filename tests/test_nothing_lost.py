@@ -34,7 +34,7 @@ from jaxrnn._files.writing import deferred_interrupts, in_place_of, remove_folde
 from jaxrnn._jax import context
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export.files import write_files
-from jaxrnn.steps import compiled
+from jaxrnn.steps import numpy_step
 
 #: The instructions after which CPython handles signals, if they call C or jump backwards.
 HANDLING = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
@@ -59,11 +59,11 @@ def instructions(code):
 
 
 def interrupted_at(place, call):
-    """Raise KeyboardInterrupt at the n-th place in `jaxrnn.runtime` or the compiled step where a signal can arrive.
+    """Raise KeyboardInterrupt at the n-th place in `jaxrnn.runtime` or the bound step where a signal can arrive.
 
     A call that raises is done again by the caller, and a call that returns was not interrupted.
     """
-    folders, left = (str(Path(jaxrnn.runtime.__file__).parent), compiled.__file__), [place]
+    folders, left = (str(Path(jaxrnn.runtime.__file__).parent), numpy_step.__file__), [place]
 
     def traced(code_frame, event, argument):
         if not code_frame.f_code.co_filename.startswith(folders):
@@ -185,7 +185,7 @@ import numpy as np
 import jaxrnn
 from jaxrnn.demo import PACKAGED
 from jaxrnn.export.files import write_files
-from jaxrnn.steps import compiled
+from jaxrnn.steps import numpy_step
 
 warnings.simplefilter("ignore")
 model, frame = jaxrnn.load(PACKAGED), {"magnitude": np.ones((1, 1, 129), np.float32)}

@@ -246,6 +246,19 @@ LOWERING = [
         "test_lowering_graphs.py",
         ("negative slopes", "export/rewrites/activations.py", '0 < match["alpha"] <= 1 else', 'match["alpha"] else'),
     ),
+    *_mutants(
+        "test_lowering_elements.py::test_transforms_of_several_axes",
+        (
+            "halved axes at any place",
+            "export/small/complexes.py",
+            'in steps if kind == "IRFFT" else reversed(steps):',
+            "in steps:",
+        ),
+    ),
+    *_mutants(
+        "test_lowering_layers.py::test_refusals",
+        ("one refusal", "export/translator.py", "self.problems.append(str(error))", "self.problems[:] = [str(error)]"),
+    ),
 ]
 
 FORMS, BATCHES = "export/litert/forms.py", "export/batches.py"
@@ -362,9 +375,12 @@ CASTS = [
         ),
     ),
     *_mutants(
+        "test_stream_attention.py::test_masks_by_arithmetic",
+        ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
+    ),
+    *_mutants(
         "test_stream_attention.py",
         ("numbers that round", INTEGERS, "at if not self.is_quotient and self.fits(dtype) else None", "at"),
-        ("numbers that overflow", INTEGERS, "np.all(np.abs(at(far[:, None], far)) <= top)", "True"),
         ("signs of unsigned numbers", INDEX_RULES, 'if operation.dtype.kind != "i":', "if not operation.dtype.kind:"),
         ("equality at the ends only", INDEX_RULES, "(*ends, np.clip(0, *ends))", "ends"),
         ("masks of NaN", OUTSIDE, "and lowest(type_of(equation.outvars[0])) == -math.inf", ""),
@@ -414,7 +430,7 @@ NUMBERS = _mutants(
 NUMBERS += _mutants("test_stream_equality.py", ("one carry for all loops", NUMBERING, "self._depth + 1", "self._depth"))
 NUMBERS += _mutants("test_stream_again.py", ("callbacks by their name", NUMBERING, "digest(repr(params))", "0"))
 
-COMPARISON, RUNNING = "comparison.py", "verification/running.py"
+COMPARISON = "comparison.py"
 SAMPLING, ARBITER = (f"verification/{name}.py" for name in ("sampling", "arbiter"))
 EXPORTED = "export/verification.py"
 VERIFICATION = _mutants(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -412,7 +412,7 @@ class Rewritten(Engine):
         graph = function_graph(function, None, dict(arrays), None)
         with exact_types():
             given = [arrays[each.name] if each.value is None else np.asarray(each.value) for each in graph.arguments]
-            results = jax.jit(lambda *arrays: Forms().evaluate(graph.closed, arrays))(*given)
+            results = jax.jit(lambda *arrays: Forms().whole(graph.closed, arrays))(*given)
         return dict(zip(graph.results, map(np.asarray, results), strict=True))
 
 
@@ -562,15 +562,18 @@ def outcome(engine: Engine, case: str, name: str) -> str | None:
     return ", ".join(sorted(differences(case, name, found))) or "right"
 
 
-def main() -> None:
-    """Print the outcome of each case alone: ``python -m tools.sweep ENGINE [WORD ...]``."""
-    engine = {"onnx": OnnxRuntime, "litert": LiteRT}[sys.argv[1]]()
+@click.command()
+@click.argument("engine", type=click.Choice(["onnx", "litert"]))
+@click.argument("words", nargs=-1)
+def main(engine: str, words: tuple[str, ...]) -> None:
+    """Print the outcome of each case alone, of the cases whose name and type contain all WORDS."""
+    chosen = {"onnx": OnnxRuntime, "litert": LiteRT}[engine]()
     jax.config.update("jax_numpy_dtype_promotion", "strict")
-    with mock.patch.object(Forms, "check"):
+    with mock.patch.object(Forms, "check_type"):
         for name, case in itertools.product(TYPES, CASES):
-            is_asked = all(word in f"{case} {name}" for word in sys.argv[2:])
-            if is_asked and (said := outcome(engine, case, name)) is not None:
-                print(f"{case}|{name}|{said}".replace("\n", " "), flush=True)
+            is_asked = all(word in f"{case} {name}" for word in words)
+            if is_asked and (said := outcome(chosen, case, name)) is not None:
+                click.echo(f"{case}|{name}|{said}".replace("\n", " "))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.jaxprs.canonical import canonical
 from jaxrnn.jaxprs.equations import walk
 from jaxrnn.jaxprs.own import is_platform_index
+from jaxrnn.onnx.binding import BoundGraph, bind
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import normal_domain, read_graph
-from jaxrnn.onnx.program import Program, bind
 from jaxrnn.streaming.rules import RULES
 
 Key = tuple[str, str]
@@ -146,7 +146,7 @@ def _try(cases: list[tuple[onnx.ModelProto, list[Any]]]) -> Evidence | None:
     return Evidence(differentiable, missing, fed) if runs else None
 
 
-def _function(program: Program, values: list[Any], chosen: list[int]) -> Callable[..., list[Any]]:
+def _function(program: BoundGraph, values: list[Any], chosen: list[int]) -> Callable[..., list[Any]]:
     """Return the node as a function of some inputs."""
 
     def function(*arrays: Any) -> list[Any]:
@@ -159,7 +159,7 @@ def _function(program: Program, values: list[Any], chosen: list[int]) -> Callabl
     return function
 
 
-def _missing(program: Program, values: list[Any]) -> tuple[str, ...] | None:
+def _missing(program: BoundGraph, values: list[Any]) -> tuple[str, ...] | None:
     """Return the primitives of the node's jaxpr that lack a streaming rule; None if tracing fails."""
     chosen = _fed(program, values)
     try:
@@ -170,13 +170,13 @@ def _missing(program: Program, values: list[Any]) -> tuple[str, ...] | None:
     return tuple(sorted({each.primitive.name for each in equations if RULES.of(each) is None}))
 
 
-def _fed(program: Program, values: list[Any]) -> list[int]:
+def _fed(program: BoundGraph, values: list[Any]) -> list[int]:
     """Return the positions of array inputs that can be traced."""
     needed = _static_inputs(program)
     return [place for place, value in enumerate(values) if _is_numbers(value) and place not in needed]
 
 
-def _static_inputs(program: Program) -> set[int]:
+def _static_inputs(program: BoundGraph) -> set[int]:
     """Return the positions of the graph inputs that must be static."""
     places = {key: place for place, key in enumerate(program.block.inputs)}
     needed = set()
@@ -188,7 +188,7 @@ def _static_inputs(program: Program) -> set[int]:
     return needed
 
 
-def _gradient_flows(program: Program, values: list[Any]) -> bool | None:
+def _gradient_flows(program: BoundGraph, values: list[Any]) -> bool | None:
     """Return True if a derivative of a float output is not zero; None without float inputs or outputs."""
     needed = _static_inputs(program)
     chosen = [place for place, value in enumerate(values) if _is_floats(value) and place not in needed]

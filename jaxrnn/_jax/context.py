@@ -225,7 +225,7 @@ def check_process() -> None:
         )
 
 
-def compiled(method: Callable[..., Any]) -> Any:
+def jitted(method: Callable[..., Any]) -> Any:
     """Decorate a pure method, so that eager calls are compiled once for each shape, also under ``grad`` and ``vmap``.
 
     Outside of a program, JAX compiles each loop at each call, because the loop's body is a new function in each call.
@@ -240,14 +240,14 @@ def compiled(method: Callable[..., Any]) -> Any:
 
         # Contexts such as `matrix_products_in` act while tracing, and are part of the keys of JAX's caches.
         @functools.partial(jax.jit, static_argnums=0)
-        def jitted(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
+        def program(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
             return function(*arrays, **dict(known))
 
         @functools.wraps(function)
         def call(*arrays: Any, **known: Any) -> Any:
             if is_staged():
                 return function(*alike(*arrays), **known)
-            return jitted(tuple(known.items()), *arrays)
+            return program(tuple(known.items()), *arrays)
 
         return call
 

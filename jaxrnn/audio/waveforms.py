@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import check_word, short_repr, without_folders
-from jaxrnn._jax.context import compiled, compute_type, exact_types
+from jaxrnn._jax.context import compute_type, exact_types, jitted
 from jaxrnn.audio.frames import Frames, Norm, Padding, Synthesis, complex_of, with_mask
 from jaxrnn.cells.forms import Remat, matrix_products_in, recomputing
 from jaxrnn.errors import InputError, is_count
@@ -308,7 +308,7 @@ class Waveform:
         """Apply the networks with the default parameters."""
         return self.apply(self.params, inputs)
 
-    @compiled
+    @jitted
     def _enhanced(self, params: Any, samples: jax.Array) -> jax.Array:
         frames, length = self.frames, samples.shape[0]
         hops = (length + frames.hop - 1) // frames.hop

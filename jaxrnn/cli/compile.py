@@ -166,7 +166,7 @@ def compare_steppers(
     """
     from jaxrnn.comparison import compare
     from jaxrnn.errors import InputError
-    from jaxrnn.steps.compiled import run
+    from jaxrnn.steps.numpy_step import run
     from jaxrnn.steps.recordings import recording_specs
     from jaxrnn.verification import running
     from jaxrnn.verification.sampling import Sample, inside_domain, integer_ranges, random_arrays, symbols_of
@@ -185,7 +185,7 @@ def compare_steppers(
 
     def results(source: Stepper, params: Any, dims: Mapping[str, int], sample: Sample) -> dict[tuple[str, str], Any]:
         """Return the outputs and the last state of each recording, by output and place."""
-        step, found = running.compiled(source, params, sample.inputs, dims), {}
+        step, found = running.numpy_step(source, params, sample.inputs, dims), {}
         for total in totals:
             ran = run(step, sample.inputs, total)
             found |= {(name, f"{name} of {total} frame(s)"): value for name, value in ran.outputs.items()}

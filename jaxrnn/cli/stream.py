@@ -83,8 +83,8 @@ def stream(
     import jax
 
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
-    from jaxrnn.steps.compiled import run
-    from jaxrnn.verification.running import check_lengths, compiled
+    from jaxrnn.steps.numpy_step import run
+    from jaxrnn.verification.running import check_lengths, numpy_step
 
     sound_rate = given.rate if rate is None else rate
     rate = sound_rate if pulses.sound else rate
@@ -106,7 +106,7 @@ def stream(
             stepper, sample, total = recordings_for(source, given, pulses, steps, frames, STEPS, results)
         with busy(f"compiling {name}"), sample.naming_assumptions():
             began = time.perf_counter()
-            step = compiled(stepper, source.params, sample.inputs, sample.dims)
+            step = numpy_step(stepper, source.params, sample.inputs, sample.dims)
             compile_seconds = time.perf_counter() - began
         with counting("streaming", total // stepper.spec.pulse) as indices:
             ran = run(step, sample.inputs, total, indices)

@@ -23,7 +23,7 @@ from jaxrnn.errors import InputError
 from jaxrnn.model import Model
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.runtime.compiled import is_compiled, load_compiled
-from jaxrnn.steps.compiled import Run
+from jaxrnn.steps.numpy_step import Run
 from jaxrnn.steps.recordings import recording_specs
 from jaxrnn.steps.specs import bind, check_names
 from jaxrnn.steps.stepper import Stepper

@@ -7,7 +7,7 @@ a size or a constant that follows the number of streams is computed in the file,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import onnx_ir as ir
 from jaxrnn.errors import UnsupportedError
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.writer import make_value, unused_name
+from jaxrnn.onnx.graph import subgraphs_of
 from jaxrnn.onnx.stepfile import StepFile
 from jaxrnn.steps.stepspec import StepSpec
 
@@ -97,7 +98,7 @@ class _Opening:
             places.update((id(value), ("input", index)) for index, value in enumerate(graph.inputs))
             for index, node in enumerate(own):
                 places.update((id(value), (index, place)) for place, value in enumerate(node.outputs))
-                for name, body in _bodies(node):
+                for name, body in subgraphs_of(node):
                     places.update((id(value), (index, name, place)) for place, value in enumerate(body.inputs))
         for values in zip(*(graph.inputs for graph in self.graphs), strict=True):
             values[0].shape = ir.Shape(_shape([_known(each) for each in values], self.symbol, str(values[0].name)))
@@ -120,7 +121,7 @@ class _Opening:
         place = str(node.meta.get("place") or f"node {node.name!r} ({node.op_type})")
         self._same([(each.op_type, each.domain, len(each.inputs), len(each.outputs)) for each in row], place)
         self._same([{key: _attribute(value) for key, value in each.attributes.items()} for each in row], place)
-        bodies = [[body for _, body in _bodies(each)] for each in row]
+        bodies = [[body for _, body in subgraphs_of(each)] for each in row]
         for group in zip(*bodies, strict=True):
             for values in zip(*((*body.inputs, *body.outputs) for body in group), strict=True):
                 self._resize(values)
@@ -214,11 +215,6 @@ def _bits(array: np.ndarray) -> tuple[Any, ...]:
 
 def _known(value: ir.Value) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else -1 for size in value.shape or ())
-
-
-def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    pairs = ((name, each.value) for name, each in node.attributes.items())
-    return ((name, value) for name, value in pairs if isinstance(value, ir.Graph))
 
 
 def _origin(value: ir.Value | None, places: Mapping[int, Any]) -> Any:

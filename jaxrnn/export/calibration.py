@@ -13,7 +13,7 @@ import numpy as np
 from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, read_pair
 from jaxrnn.export.verification import of_batch
-from jaxrnn.steps.compiled import run
+from jaxrnn.steps.numpy_step import run
 from jaxrnn.steps.recordings import part
 from jaxrnn.steps.specs import Arrays, check_names
 from jaxrnn.steps.stepper import missing_parts

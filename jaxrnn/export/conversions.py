@@ -21,6 +21,7 @@ from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
 from jaxrnn.export import kernels
 from jaxrnn.export.calibration import Calls, Recordings
 from jaxrnn.export.writer import MADE, OWN_DOMAIN, constant_of
+from jaxrnn.onnx.graph import subgraphs_of
 
 #: Just below protobuf's limit. The tensors of larger models go to an external file.
 LARGEST = 2**31 - 2**24
@@ -314,7 +315,7 @@ class _Narrowing:
 
     def _convert(self, node: ir.Node) -> None:
         """Convert the operands and results of a node."""
-        bodies = [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]
+        bodies = [body for _, body in subgraphs_of(node)]
         changed = [self._is_changed(value) for value in node.outputs]
         is_wide = bool(bodies) or any(value in self.wide for value in node.outputs)
         for body in bodies:

@@ -137,7 +137,7 @@ class _Opened:
 
 
 class InEngine:
-    """The files of a step and of the flush in an engine, as `jaxrnn.steps.compiled.Steps`."""
+    """The files of a step and of the flush in an engine, as `jaxrnn.steps.numpy_step.Steps`."""
 
     def __init__(self, open_peer: Callable[[Any], Peer], step: ExportedFile, flush: ExportedFile | None):
         self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)

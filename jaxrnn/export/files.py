@@ -142,8 +142,6 @@ def export_onnx(
     options |= {"shared_weights": shared_weights or None}
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
-    if frame_rate is not None and not is_rate(frame_rate):
-        raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
     conversion = Conversion.of(dtype, io_dtype, quantize)
     recordings = None if conversion is None or conversion.quantize is None else conversion.quantize.recordings
     if isinstance(stepper, Model) and not step:
@@ -164,14 +162,9 @@ def export_onnx(
         raise InputError("shared_weights is for a step and a flush in the same folder: give `flush`, beside the step")
     version = None if opset is None else _known_opset(opset)
     apart = WIDE_KINDS if join_state and dtype is not None else ()
-    stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": target}
-
-    def traced(batch: Any) -> list[Graph]:
-        graphs = graphs_of(stepper, params, {**options, "batch": batch}, apart)
-        return [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
-
     symbol = _batch_name(stepper, dims or {}, batch) if isinstance(batch, str) else None
-    groups = [*zip(*map(traced, (batch,) if symbol is None else NUMBERS), strict=True)]
+    counts = (batch,) if symbol is None else NUMBERS
+    groups = [*zip(*(graphs_of(stepper, params, {**options, "batch": each}, apart) for each in counts), strict=True)]
     ones = [group[0] for group in groups]
     if version is None:
         version = BLOCKS_SINCE if any(each.stores_blocks for each in ones) else OPSET
@@ -234,6 +227,15 @@ def _write_converted(model: Model, params: Any, path: Path, conversion: Conversi
 
 def graphs_of(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collection[str] = ()) -> list[Graph]:
     """Trace a step, with its flush if `options` name one, or a function."""
+    rate = options["frame_rate"]
+    if rate is not None and not is_rate(rate):
+        raise InputError(f"frame_rate must be a number of frames a second, not {rate!r}")
+    stated = {"frame_rate": None if rate is None else float(rate), "target": options["target"]}
+    graphs = _traced(stepper, params, options, apart)
+    return [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
+
+
+def _traced(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collection[str]) -> list[Graph]:
     example, batch, dims = options["example"], options["batch"], options["dims"] or {}
     if not missing_parts(stepper):
         if example is not None:

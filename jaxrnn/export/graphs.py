@@ -83,9 +83,7 @@ def lower(
             values.append(array)
     inputs = [value for value in values if isinstance(value, ir.Value)]
     with exact_types():
-        lowering = Lowering(writer)
-        found = lowering.evaluate(closed, values)
-        lowering.check()
+        found = Lowering(writer).whole(closed, values)
     # The attribute prevents a merge of equal results.
     ends = [writer.node("Result", result, place=place) for place, result in enumerate(found)]
     graph = ir.Graph(inputs, ends, nodes=writer.nodes, opset_imports={"": opset}, name=label)

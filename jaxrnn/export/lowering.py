@@ -1,4 +1,4 @@
-"""The lowering to ONNX: an evaluator with rules that write the nodes of an equation."""
+"""The lowering to ONNX: a translator with rules that write the nodes of an equation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.errors import UnsupportedError
-from jaxrnn.export.evaluator import Complex, Evaluator, Rule, is_complex, part_type
 from jaxrnn.export.small import PAIRS, SMALL
+from jaxrnn.export.translator import Rule, Translator
 from jaxrnn.export.writer import Operand, Writer, make_value
-from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import Path, node_scope_of
 from jaxrnn.streaming.interpreter import EXPORTS
@@ -28,39 +27,22 @@ _NO_RULE = (
 )
 
 
-class Lowering(Evaluator):
-    """The interface of the rules: the graph's writer, and an evaluator of jaxprs.
-
-    ``problems`` collects messages about equations that cannot be written.
-    """
+class Lowering(Translator):
+    """The interface of the rules: the graph's writer, and a translator of jaxprs."""
 
     engine, rules, of_complex, keeps_quantized = "ONNX", RULES, COMPLEX, True
 
     def __init__(self, writer: Writer, path: Path = (), problems: list[str] | None = None):
-        super().__init__(writer.made, path)
+        super().__init__(writer.made, path, problems)
         self.writer = writer
-        self.problems: list[str] = [] if problems is None else problems
 
     def inside(self) -> Lowering:
-        """Return an evaluator that writes into a subgraph."""
+        """Return a translator that writes into a subgraph."""
         return Lowering(self.writer.inside(), self.path, self.problems)
 
-    def check(self) -> None:
-        """Raise an error that lists all equations that could not be written."""
-        if len(self.problems) > 1:
-            lines = "".join(f"\n  {problem}" for problem in self.problems)
-            raise UnsupportedError(f"{len(self.problems)} operations cannot be written as ONNX:{lines}")
-        if self.problems:
-            raise UnsupportedError(self.problems[0])
-
-    def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        """Write an equation. An equation that cannot be written becomes a problem with placeholder results."""
-        try:
-            return super().apply(equation, operands)
-        except UnsupportedError as error:
-            if str(error) not in self.problems:
-                self.problems.append(str(error))
-            return list(map(_placeholder, equation.outvars))
+    def placeholder(self, shape: Sequence[int], dtype: np.dtype) -> Operand:
+        """Return a value without a node."""
+        return make_value("", shape, dtype)
 
     def rule_of(self, equation: JaxprEqn) -> Any:
         """Return the rule of an equation; a user's rule comes first."""
@@ -76,14 +58,6 @@ class Lowering(Evaluator):
                 yield
             finally:
                 self.writer.scope = outer
-
-
-def _placeholder(atom: Any) -> Any:
-    """Return a value in place of a result that cannot be written."""
-    shape = shape_of(atom)
-    if is_complex(atom):
-        return Complex(*(make_value("", shape, part_type(atom)) for _ in range(2)))
-    return make_value("", shape, type_of(atom))
 
 
 #: The shape and the dtype of a value.

@@ -23,7 +23,7 @@ from jaxrnn.export.engines import ExportedFile, InEngine, engines_of, precision_
 from jaxrnn.export.exportable import is_complex, to_pairs
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import StepFile
-from jaxrnn.steps.compiled import Run, run
+from jaxrnn.steps.numpy_step import Run, run
 from jaxrnn.steps.recordings import part, recording_specs, time_axis
 from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import Stepper
@@ -34,8 +34,8 @@ from jaxrnn.verification.running import (
     WHOLE,
     Offline,
     awkward_lengths,
-    compiled,
     given_recordings,
+    numpy_step,
     offline_outputs,
 )
 from jaxrnn.verification.sampling import (
@@ -352,7 +352,7 @@ class _JaxReference:
         self._offline = offline
         lead = _lead(stepper.spec, facts)
         self._batch = facts.batch if lead and isinstance(facts.batch, int) else None
-        self._step = compiled(stepper, params, {}, _sizes(stepper.spec, facts, lead))
+        self._step = numpy_step(stepper, params, {}, _sizes(stepper.spec, facts, lead))
         self._spec, self._flushed = _in_time(self._step.spec, facts.spec, lead), flushed
         #: The batch axis of a recording, after the axis of stacked frames.
         self._axis = 0 if facts.spec.streams else 1

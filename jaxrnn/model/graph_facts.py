@@ -17,9 +17,9 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import JaxrnnError
+from jaxrnn.onnx.binding import read_constant
 from jaxrnn.onnx.graph import inputs_of, is_of_onnx, node_label, normal_domain, subgraphs_of
 from jaxrnn.onnx.operators import operator_table
-from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.recurrences import copied_from, loop_slots
 from jaxrnn.onnx.registry import Operator
 from jaxrnn.onnx.state import StateVar

@@ -17,12 +17,12 @@ from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, step_facts, stream_facts
 from jaxrnn.model.loading import model_of, read_model
 from jaxrnn.model.streaming import check_symbol, time_symbols
+from jaxrnn.onnx.binding import read_constant
 from jaxrnn.onnx.graph import inputs_of, node_label, normal_domain, spec_of
 from jaxrnn.onnx.inference import infer_shapes
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
 from jaxrnn.onnx.parameters import choose_parameters
-from jaxrnn.onnx.program import read_constant
 from jaxrnn.onnx.reading import Source, label_of, labelled
 from jaxrnn.onnx.recurrences import RecurrentInfo, recurrent_nodes, walk
 from jaxrnn.onnx.registry import InputSlot, Operator

@@ -25,13 +25,13 @@ from jaxrnn._jax.context import check_names, exact_types, without_collector
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError, check_kind
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
+from jaxrnn.onnx.binding import BoundGraph, bind, bound_loops, read_constant
 from jaxrnn.onnx.graph import name_dimensions, read_graph, spec_of
 from jaxrnn.onnx.inference import check_shapes
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.lists import separate_lists
 from jaxrnn.onnx.operators import OwnOperators, operator_of, own_operators
 from jaxrnn.onnx.parameters import needed_while_tracing, stated_parameters
-from jaxrnn.onnx.program import Program, bind, bound_loops, read_constant
 from jaxrnn.onnx.reading import Source, SourceFile, check_proto, label_of, labelled, read_source
 from jaxrnn.onnx.state import agree, read_facts
 from jaxrnn.onnx.state.names import affinity
@@ -215,7 +215,7 @@ class _InputsWithValue:
         return names - (stated_parameters(model) or frozenset())
 
 
-def _corrected(program: Program, found: Mapping[str, onnx.TypeProto]) -> Iterator[str]:
+def _corrected(program: BoundGraph, found: Mapping[str, onnx.TypeProto]) -> Iterator[str]:
     """Give outputs the shapes that inference found, and describe the changes."""
     for value in program.block.outputs:
         if (kind := found.get(str(value.name))) is not None:

@@ -14,16 +14,16 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import COLUMNS, LINES, describe, near_or_all, part_of, shortened, without_folders
-from jaxrnn._jax.context import cast_params, check_params, compiled, exact_types, is_staged, without_collector
+from jaxrnn._jax.context import cast_params, check_params, exact_types, is_staged, jitted, without_collector
 from jaxrnn._jax.varying import alike
 from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, NodeError, StaticValueError, check_kind
 from jaxrnn.jaxprs.schedule import Packed, Purpose, computing_type, folded_for, run_packed, unpack
 from jaxrnn.model.steps import ModelSteps, scan
 from jaxrnn.model.streaming import GraphFunction, open_dimensions, operators_by_scope, stream_model
+from jaxrnn.onnx.binding import BoundGraph, fingerprint_of
 from jaxrnn.onnx.evaluate import BoundNode, Caller, Scope, call, collecting, evaluate
 from jaxrnn.onnx.graph import bind_inputs, bind_static, normal_domain, spec_of
-from jaxrnn.onnx.program import Program, fingerprint_of
 from jaxrnn.onnx.reading import SourceFile
 from jaxrnn.onnx.state import FoundState, StateSearch, StateVar, are_plain, check_pairs, stated_state
 from jaxrnn.onnx.stepfile import StepFile
@@ -65,7 +65,7 @@ class Model:
     def __init__(
         self,
         file: SourceFile,
-        program: Program,
+        program: BoundGraph,
         *,
         static: Arrays,
         state: Mapping[str, str] | None,
@@ -507,7 +507,7 @@ class Model:
     def _steps(self) -> ModelSteps:
         return ModelSteps(self)
 
-    @compiled
+    @jitted
     def _scan(self, params: Any, state: Arrays, inputs: Arrays, lengths: jax.Array | None, *, time_axis: Any) -> Any:
         axes = time_axis if isinstance(time_axis, int) else dict(time_axis)
         return scan(self._steps, params, state, inputs, axes, lengths)
@@ -578,7 +578,7 @@ class Model:
         self._uncompilable = why
         return results
 
-    @compiled
+    @jitted
     def _compiled(self, params: Arrays, arguments: Arrays) -> tuple[dict[str, Any], jax.Array | None]:
         """Return the outputs, and True if all values were valid, or None if values cannot be invalid."""
         with exact_types(), collecting() as conditions:
@@ -592,7 +592,7 @@ class Model:
         """Evaluate the graph as a step without state, for `run_packed`."""
         return self._evaluate(params, arguments), state
 
-    @compiled
+    @jitted
     def _pack_whole(self, params: Arrays, arguments: Arrays) -> Packed:
         with exact_types():
             return self._packed(params, *folded_for(self._whole, params, self._bind(arguments), {}))

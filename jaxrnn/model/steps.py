@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrnn._files.messages import SIZE, describe
-from jaxrnn._jax.context import compiled, exact_types
+from jaxrnn._jax.context import exact_types, jitted
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Packed, folded_for, run_packed
@@ -135,7 +135,7 @@ class ModelSteps:
             return self._model._packed(params)  # the foldable work depends on the open length
         return self._pack(dict(params), frame, state)
 
-    @compiled
+    @jitted
     def _pack(self, params: Arrays, frame: Arrays, state: Arrays) -> Packed:
         with exact_types():
             return self._model._packed(params, *folded_for(self._plain_step, params, frame, state))
@@ -146,7 +146,7 @@ class ModelSteps:
             return self._plain_step(params, inputs, state)
         return self._packed_step(params, dict(state), bind_inputs(self.spec.inputs, inputs))
 
-    @compiled
+    @jitted
     def _packed_step(self, params: Packed, state: Arrays, inputs: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
         with exact_types():
             return run_packed(self._plain_step, params, inputs, dict(state))

@@ -13,8 +13,8 @@ import numpy as np
 from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, own_transfers
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.steps.compiled import CompiledStep, Feed
 from jaxrnn.steps.live import moved_state, moving_state
+from jaxrnn.steps.numpy_step import Feed, NumpyStep
 from jaxrnn.steps.specs import Arrays, ArraySpec, bind, taken
 from jaxrnn.steps.stepper import Bound, State, Stepper
 
@@ -91,7 +91,7 @@ class Runner:
     ):
         check_process()
         self._stepper, self._constants, self._allow_nan = stepper, constants, allow_nan
-        loaded = CompiledStep(Bound(stepper, params), constants)
+        loaded = NumpyStep(Bound(stepper, params), constants)
         self._inputs = loaded.spec.inputs
         # 64-bit types need a context, and entering a context takes time.
         self._wide = any(each.is_wide for each in (*self._inputs, *loaded.spec.state))
@@ -140,21 +140,21 @@ class Runner:
     @params.setter
     def params(self, params: Any) -> None:
         check_process()
-        before: CompiledStep = self._live.value[0]
+        before: NumpyStep = self._live.value[0]
         try:
             new = self._warmed(before, before.bound.exchanged(params))
         except jax.errors.JAXTypeError:  # a stepper that needs the numbers while it is traced
             new = self._warmed(before, Bound(self._stepper, params))
 
-        def replaced(now: tuple[CompiledStep, Any]) -> tuple[None, Any]:
+        def replaced(now: tuple[NumpyStep, Any]) -> tuple[None, Any]:
             with exact_types():
                 return None, (new, new.pack(now[0].unpack(now[1])))
 
         return self._live.change(replaced)
 
-    def _warmed(self, before: CompiledStep, bound: Bound) -> CompiledStep:
+    def _warmed(self, before: NumpyStep, bound: Bound) -> NumpyStep:
         """Return a step that is compiled, if the sizes of the inputs are known."""
-        new = CompiledStep(bound, self._constants)
+        new = NumpyStep(bound, self._constants)
         check_same_state(before.start, new.start)
         if all(each.shape is not None and not each.symbols for each in self._inputs):
             zeros = {each.name: np.zeros(each.sizes, each.dtype) for each in self._inputs}
@@ -182,7 +182,7 @@ class Runner:
         """
         return self._live.change(self._fed, inputs)
 
-    def _fed(self, now: tuple[CompiledStep, Any], inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
+    def _fed(self, now: tuple[NumpyStep, Any], inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
         feed = self._feed
         given = None if feed is None or type(inputs) is not dict else feed(inputs)
         if given is None:
@@ -191,7 +191,7 @@ class Runner:
             given = feed(arrays)
         return self._stepped(now, given)
 
-    def _stepped(self, now: tuple[CompiledStep, Any], inputs: Any) -> tuple[dict[str, np.ndarray], Any]:
+    def _stepped(self, now: tuple[NumpyStep, Any], inputs: Any) -> tuple[dict[str, np.ndarray], Any]:
         loaded, state = now
         # A context such as `exact_types` takes as long as a step of a small network: enter contexts only if needed.
         if not self._wide:
@@ -220,7 +220,7 @@ class Runner:
                 this length; the stream then stays as it was.
         """
 
-        def flushed(now: tuple[CompiledStep, Any]) -> tuple[dict[str, np.ndarray], Any]:
+        def flushed(now: tuple[NumpyStep, Any]) -> tuple[dict[str, np.ndarray], Any]:
             loaded, state = now
             with exact_types():
                 return loaded.rest(state, tail, valid), _begun(loaded)
@@ -246,7 +246,7 @@ class Runner:
 
     @state.setter
     def state(self, state: Arrays) -> None:
-        def replaced(now: tuple[CompiledStep, Any]) -> tuple[None, Any]:
+        def replaced(now: tuple[NumpyStep, Any]) -> tuple[None, Any]:
             loaded, _ = now
             with exact_types():
                 moved, waiting = moved_state(loaded.spec, loaded.start, state, allow_nan=self._allow_nan)
@@ -257,7 +257,7 @@ class Runner:
         return self._live.change(replaced)
 
 
-def _begun(loaded: CompiledStep) -> tuple[CompiledStep, Any]:
+def _begun(loaded: NumpyStep) -> tuple[NumpyStep, Any]:
     with exact_types():
         return loaded, loaded.begin()
 

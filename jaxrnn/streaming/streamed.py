@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe, near, part_of, wrapped
-from jaxrnn._jax.context import cast_param, check_names, check_param, compiled, is_staged, own_arithmetic
+from jaxrnn._jax.context import cast_param, check_names, check_param, is_staged, jitted, own_arithmetic
 from jaxrnn.cells.forms import Types, product_type
 from jaxrnn.errors import InputError, StreamError, is_count
 from jaxrnn.jaxprs.schedule import Packed, Purpose, Step, fits, fold, folding_of, run_folded, unpack
@@ -376,19 +376,19 @@ class Streamed:
         """Return the leaves of parameters, packed or not, cast to the dtypes of the example."""
         return list(map(cast_param, jax.tree.leaves(unpack(params, self._plan)), jax.tree.leaves(self._plan.params)))
 
-    @compiled
+    @jitted
     def _computed_state(self, arguments: list[Any]) -> State:
         pairs = zip(arguments, self._plan.initial.closed.in_avals, strict=True)
         return self._plan.initial([jnp.zeros(aval.shape, aval.dtype) if leaf is None else leaf for leaf, aval in pairs])
 
-    @compiled
+    @jitted
     def _step_arrays(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:
         def one(state: State, arrays: Arrays) -> tuple[list[Any], State]:
             return self._one_step(params, [arrays[each.name] for each in self._flat.inputs], state)
 
         return (jax.vmap(one) if batched else one)(state, arrays)
 
-    @compiled
+    @jitted
     def _scan_arrays(self, params: Any, state: State, arrays: Arrays, *, batched: bool) -> tuple[list[Any], State]:
         def one(state: State, arrays: Arrays) -> tuple[list[Any], State]:
             outputs, state = scan_steps(self._flat, functools.partial(self._named_step, params), state, arrays)
@@ -396,7 +396,7 @@ class Streamed:
 
         return (jax.vmap(one) if batched else one)(state, arrays)
 
-    @compiled
+    @jitted
     def _some_pulses(self, params: Any, state: State, arrays: Arrays, count: Any) -> tuple[list[Any], State]:
         outputs, state = scan_first(self._flat, functools.partial(self._named_step, params), state, arrays, count)
         return [outputs[each.name] for each in self._flat.outputs], state
@@ -405,7 +405,7 @@ class Streamed:
         outputs, state = self._one_step(params, [arrays[each.name] for each in self._flat.inputs], state)
         return {each.name: output for each, output in zip(self._flat.outputs, outputs, strict=True)}, state
 
-    @compiled
+    @jitted
     def _offline(self, params: Any, arrays: Arrays, *, frames: int) -> list[Any]:
         leaves = [arrays[each.name] for each in self._flat.inputs]
         return self._plan.offline(self._param_leaves(params), leaves, frames)
@@ -435,14 +435,14 @@ class Streamed:
         arrays = [each.struct() for each in self._flat.inputs]
         return Step.trace(self._plain_step, structure.unflatten(leaves), arrays, self._plan.layout.vectors)
 
-    @compiled
+    @jitted
     def _packed(self, params: Any) -> Packed:
         unpacked = unpack(params, self._plan)
         stages = self._stages(unpacked)
         purpose = Purpose(self._plan.fingerprint, folding_of(stages), self.pulse, label=self._plan.label)
         return Packed(unpacked, fold(stages, unpacked), purpose)
 
-    @compiled
+    @jitted
     def _flush_arrays(
         self, params: Any, state: State, arrays: list[Any], existing: jax.Array, *, units: int, batched: bool
     ) -> tuple[list[Any], list[Any]]:

@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,9 +54,10 @@ def package(name: str) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep messages of C++ code to standard error out of the terminal."""
+    """Keep messages of C++ code to standard error, and warnings of LiteRT's packages, out of the terminal."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="ai_edge_")
         before = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxrnn._jax.context import exact_types
 from jaxrnn.comparison import Check, Comparison, Verdict, compare
 from jaxrnn.errors import InputError, JaxrnnError
-from jaxrnn.steps.compiled import CompiledStep, run
+from jaxrnn.steps.numpy_step import NumpyStep, run
 from jaxrnn.steps.recordings import part, recording_specs
 from jaxrnn.steps.specs import Arrays, bind, check_names
 from jaxrnn.steps.stepper import Bound, Stepper
@@ -20,14 +20,14 @@ from jaxrnn.verification.arbiter import Whole
 from jaxrnn.verification.sampling import restore_types
 
 
-def compiled(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[str, int]) -> CompiledStep:
+def numpy_step(stepper: Stepper, params: Any, recordings: Arrays, dims: Mapping[str, int]) -> NumpyStep:
     """Pack the parameters, compile step and flush with the packed parameters as constants, and call both once.
 
     The recordings supply inputs that are constant in time; `dims` sizes the open dimensions.
     """
     bound = Bound(stepper, params, dims=dims).packed()
     with exact_types():
-        return CompiledStep(bound, {name: recordings[name] for name in bound.spec.constants} or None).warm_up()
+        return NumpyStep(bound, {name: recordings[name] for name in bound.spec.constants} or None).warm_up()
 
 
 #: The reference of a comparison: the function of whole recordings.
@@ -58,7 +58,7 @@ def given_recordings(spec: StepSpec, inputs: Arrays) -> dict[str, np.ndarray]:
     return arrays
 
 
-def check_lengths(offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays) -> Verdict:
+def check_lengths(offline: Offline, step: NumpyStep, recordings: Arrays, total: int, outputs: Arrays) -> Verdict:
     """Compare a stream with the offline function, on `total` frames and on short lengths near multiples of the pulse.
 
     `outputs` are the outputs of the stream for `total` frames.
@@ -89,9 +89,7 @@ def offline_outputs(
     return {name: np.asarray(value) for name, value in results.items()}, None
 
 
-def _check(
-    offline: Offline, step: CompiledStep, recordings: Arrays, total: int, outputs: Arrays | None = None
-) -> Check:
+def _check(offline: Offline, step: NumpyStep, recordings: Arrays, total: int, outputs: Arrays | None = None) -> Check:
     """Compare a stream with the offline function on the first `total` frames."""
     expected, problem = offline_outputs(offline, step.spec, recordings, total)
     if problem is not None:

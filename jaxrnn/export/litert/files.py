@@ -39,7 +39,7 @@ from jaxrnn.export.litert import fourier as _fourier  # noqa: F401  (registers i
 from jaxrnn.export.litert.forms import EXACT, LAYER, Forms
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
-from jaxrnn.onnx.stepfile import LITERT, METADATA, is_rate
+from jaxrnn.onnx.stepfile import LITERT, METADATA
 from jaxrnn.verification.litert import QUANTIZED, STEPS, SUFFIX, LiteRt, package, quiet
 from jaxrnn.verification.peers import PeerError
 
@@ -108,8 +108,6 @@ def export_litert(
         MissingPackageError: the converter or LiteRT is not installed.
     """
     quantization = quantization_of(quantize, QUANTIZE)
-    if frame_rate is not None and not is_rate(frame_rate):
-        raise InputError(f"frame_rate must be a number of frames a second, not {frame_rate!r}")
     path = local_path(path)
     if path.suffix != SUFFIX:
         raise InputError(f"{path.name!r} must end in {SUFFIX}, by which engines recognise a LiteRT file")
@@ -118,10 +116,10 @@ def export_litert(
     streams = not isinstance(stepper, Model) and getattr(getattr(stepper, "spec", None), "streams", False)
     options = {"example": example, "batch": batch, "dims": dims, "label": label, "frame_rate": frame_rate}
     options |= {"flush": path if flush and streams else None, "join_state": None, "metadata": texts or None}
+    options |= {"target": LITERT}
     graphs = graphs_of(stepper, params, options | {"names": dict(names or {}) or None})
     files = {graph.facts.kind: path.name for graph in graphs}
-    stated = {"frame_rate": None if frame_rate is None else float(frame_rate), "target": LITERT, "files": files}
-    graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, **stated)) for each in graphs]
+    graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, files=files)) for each in graphs]
     written = _converted(graphs)
     for graph in graphs:
         flat = {f"{METADATA}.{graph.facts.kind}.{key}": text for key, text in flat_facts(graph.facts).items()}
@@ -159,7 +157,7 @@ def _program(graph: Graph) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruc
     def program(*arrays: Any) -> list[Any]:
         given = iter(arrays)
         values = [next(given) if each.value is None else np.asarray(each.value) for each, _ in pairs]
-        return [jnp.asarray(each) for each in Forms().evaluate(graph.closed, values)]
+        return [jnp.asarray(each) for each in Forms().whole(graph.closed, values)]
 
     program.__name__ = graph.facts.kind  # so that the tensors of all signatures have different names
     free = [(each.name, atom) for each, atom in pairs if each.value is None]

@@ -18,10 +18,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Evaluator, Rule, of_arrays
 from jaxrnn.export.small import PAIRS, SMALL
 from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
 from jaxrnn.export.small.functions import is_known, rounded_away
+from jaxrnn.export.translator import Rule, Translator, of_arrays
 from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, free_axes, type_of, walk
 from jaxrnn.jaxprs.own import computed
@@ -63,8 +63,8 @@ def _typical(equation: JaxprEqn) -> Any:
 _OF_BYTES = ("conv_general_dilated", "dot_general")
 
 
-class Forms(Evaluator):
-    """An evaluator that traces a program again, in operations of LiteRT."""
+class Forms(Translator):
+    """A translator that traces a program again, in operations of LiteRT."""
 
     engine, rules, of_complex = "LiteRT", RULES, COMPLEX
 
@@ -73,11 +73,15 @@ class Forms(Evaluator):
         #: True inside of an operator on integers of 8 bits.
         self.in_bytes = False
 
+    def placeholder(self, shape: Sequence[int], dtype: np.dtype) -> Any:
+        """Return zeros that count as unknown."""
+        return lax.optimization_barrier(jnp.zeros(shape, dtype))
+
     def rule_of(self, equation: JaxprEqn) -> Any:
         """Return the rule of an equation that LiteRT is known to compute."""
         if entry_of(equation).kind not in _SEVERAL:
             of_bytes = self.in_bytes and equation.primitive.name in _OF_BYTES
-            self.check(np.uint8 if of_bytes else type_of(_typical(equation)))
+            self.check_type(np.uint8 if of_bytes else type_of(_typical(equation)))
         return super().rule_of(equation) or _unchanged
 
     def compute(self, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> Any:
@@ -89,7 +93,7 @@ class Forms(Evaluator):
         exact = any(isinstance(each, np.ndarray) and each in self.made for each in operands)
         return jax.named_scope(EXACT) if exact else contextlib.nullcontext()
 
-    def check(self, dtype: Any) -> None:
+    def check_type(self, dtype: Any) -> None:
         """Refuse the current equation if LiteRT is not known to compute its primitive in a type."""
         known, name = entry_of(self.path[-1]).litert.split(), np.dtype(dtype).name
         if name in known:
@@ -260,7 +264,7 @@ def _wide(x: Any) -> Any:
 def _converted(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
     """Conversions of NaN to integers, which are 0."""
     to = np.dtype(equation.params["new_dtype"])
-    forms.check(to)
+    forms.check_type(to)
     x = _wide(x) if x.dtype.kind == "f" or to.kind == "b" else x
     return jnp.where(x == x, x, 0).astype(to) if x.dtype.kind == "f" and to.kind in "iu" else x.astype(to)
 
@@ -568,9 +572,3 @@ RULES.add("scatter-add")(_combined(jnp.add, lambda dtype: 0))
 RULES.add("scatter-mul")(_combined(jnp.multiply, lambda dtype: 1))
 RULES.add("scatter-max")(_combined(jnp.maximum, _limit(-1)))
 RULES.add("scatter-min")(_combined(jnp.minimum, _limit(1)))
-
-
-@COMPLEX.add(kind="random")
-@RULES.add(kind="random")
-def _random(forms: Forms, equation: JaxprEqn, *operands: Any) -> Any:
-    return forms.refuse("LiteRT does not draw the numbers of JAX's keys: draw them outside, and pass them as an input")

@@ -16,17 +16,16 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Complex
 from jaxrnn.export.litert.forms import COMPLEX, EXACT, Forms
+from jaxrnn.export.small import complexes
+from jaxrnn.export.translator import Complex
 
 
 @COMPLEX.add("fft")
 def _fourier(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
-    lengths, kind = equation.params["fft_lengths"], equation.params["fft_type"]
-    if len(lengths) != 1:
-        return forms.refuse("LiteRT gets Fourier transforms of one axis: transform one axis after the other")
-    (length,) = lengths
-    name = str(getattr(kind, "name", kind)).rpartition(".")[2]
+    name, (*others, length) = equation.params["fft_type"].name, equation.params["fft_lengths"]
+    if others:
+        return complexes.transform(forms, equation, x)
     if name == "RFFT":
         return Complex(*_of_real(x, length))
     if name == "IRFFT":

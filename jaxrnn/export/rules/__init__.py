@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.lowering import COMPLEX, RULES, Lowering
+from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.rules import (  # noqa: F401
     arithmetic,
     control,
@@ -19,15 +19,6 @@ from jaxrnn.export.rules import (  # noqa: F401
     reduction,
     windows,
 )
-
-
-@COMPLEX.add(kind="random")
-@RULES.add(kind="random")
-def refuse_random(lowering: Lowering, equation: JaxprEqn, *operands: Any) -> NoReturn:
-    """Refuse random numbers other than Threefry's."""
-    lowering.refuse(
-        "ONNX engines cannot draw the same random numbers; draw the numbers outside, and pass them as an input"
-    )
 
 
 @RULES.add(kind="callback")

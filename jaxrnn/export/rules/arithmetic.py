@@ -12,10 +12,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import of_arrays
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.rules.elementwise import cast, elements, range_of
-from jaxrnn.export.small.functions import is_known, rounded_away
+from jaxrnn.export.small.functions import at_least_float32, is_known, rounded_away
+from jaxrnn.export.translator import of_arrays
 from jaxrnn.export.writer import Operand, dtype_of
 from jaxrnn.jaxprs.primitives import entry_of
 
@@ -154,26 +154,20 @@ def _sum_of_bits(x: Any, of_shifted: Callable[[Any], Any]) -> Any:
     return shifted.astype(np.int64).sum(-1).astype(x.dtype)
 
 
-@RULES.add("atan2")
-def arctan2(lowering: Lowering, equation: JaxprEqn, y: Operand, x: Operand) -> Operand:
-    """Write the angle of a point, in float32 at least. Zeros have signs, and two infinities are on a diagonal."""
-    own = dtype_of(y)
-    wide = own if own == np.float64 else np.dtype(np.float32)
-
-    def f(operator: str, *operands: Operand | float, dtype: Any = wide) -> Operand:
-        arrays = [np.array(each, wide) if isinstance(each, float | int) else each for each in operands]
-        return elements(lowering, operator, *arrays, dtype=dtype)
-
-    def is_negative(z: Operand) -> Operand:  # the reciprocal shows the sign of a zero
-        return f("Or", f("Less", z, 0, dtype=bool), f("Less", f("Reciprocal", z), 0, dtype=bool), dtype=bool)
-
-    y, x = cast(lowering, y, wide), cast(lowering, x, wide)
-    height, width = f("Abs", y), f("Abs", x)
+@of_arrays(RULES, "atan2")
+def _angle(y: Any, x: Any) -> Any:
+    """Compute the angle of a point, in float32 at least. Zeros have signs, and two infinities are on a diagonal."""
+    own, y, x = y.dtype, at_least_float32(y), at_least_float32(x)
+    height, width = jnp.abs(y), jnp.abs(x)
     # Without the comparison, two zeros or two infinities would have no ratio.
-    ratio = f("Where", f("Equal", height, width, dtype=bool), f("Sign", height), f("Div", height, width))
-    angle = f("Atan", ratio)
-    angle = f("Where", is_negative(x), f("Sub", math.pi, angle), angle)
-    return cast(lowering, f("Mul", f("Where", is_negative(y), -1, 1), angle), own)
+    angle = jnp.arctan(jnp.where(height == width, jnp.sign(height), height / width))
+    angle = jnp.where(_is_negative(x), math.pi - angle, angle)
+    return (jnp.where(_is_negative(y), np.array(-1, y.dtype), np.array(1, y.dtype)) * angle).astype(own)
+
+
+def _is_negative(x: Any) -> Any:
+    """Return True for negative numbers and -0, whose reciprocal shows the sign."""
+    return (x < 0) | (lax.integer_pow(x, -1) < 0)
 
 
 @RULES.add("erf_inv")

@@ -12,28 +12,13 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import Complex, is_complex
 from jaxrnn.export.lowering import COMPLEX, Lowering
-from jaxrnn.export.reshaping import concatenate, cut_along, reshape, transpose
+from jaxrnn.export.reshaping import concatenate, cut_along, reshape
 from jaxrnn.export.rules.elementwise import elements
+from jaxrnn.export.small import complexes
 from jaxrnn.export.small.complexes import part_of
+from jaxrnn.export.translator import Complex, is_complex
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
-
-
-@COMPLEX.add(kind="transform")
-def transform(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
-    """Write a Fourier transform over the last axes; the result of an inverse real transform is real."""
-    kind, lengths = equation.params["fft_type"].name, equation.params["fft_lengths"]
-    parts: list[Operand] = [part_of(x, "real"), part_of(x, "imag")] if is_complex(equation.invars[0]) else [x]
-    axes = range(len(shape_of(parts[0])) - len(lengths), len(shape_of(parts[0])))
-    inverse = kind in ("IFFT", "IRFFT")
-    order = list(zip(axes, lengths, strict=True))
-    # The halved axis is first in a forward transform and last in an inverse transform.
-    for axis, length in order if kind == "IRFFT" else reversed(order):
-        half = kind in ("RFFT", "IRFFT") and axis == axes[-1]
-        parts = _transformed(lowering, parts, axis, int(length), inverse=inverse, half=half)
-    return parts[0] if len(parts) == 1 else Complex(*parts)
-
 
 #: Powers of two from here on are faster as `DFT`, which needs this opset.
 _LONG, _DFT_OPSET = 1024, 17
@@ -41,17 +26,17 @@ _LONG, _DFT_OPSET = 1024, 17
 _GEMM_OPSET = 11
 
 
-def _transformed(
-    lowering: Lowering, parts: Sequence[Operand], axis: int, length: int, *, inverse: bool, half: bool
-) -> list[Operand]:
-    """Transform the parts along an axis. The inverse of ``half`` a spectrum has only a real part."""
-    writer, rank = lowering.writer, len(shape_of(parts[0]))
-    order = [*(other for other in range(rank) if other != axis), axis]
-    back = np.argsort(order).tolist()
-    parts = [transpose(writer, part, order) for part in parts]
-    long = length >= _LONG and length & (length - 1) == 0 and writer.opset >= _DFT_OPSET
-    found = (_by_operator if long else _by_matrix)(lowering, parts, length, inverse, half)
-    return [transpose(writer, part, back) for part in found]
+@COMPLEX.add(kind="transform")
+def transform(lowering: Lowering, equation: JaxprEqn, x: Any) -> Any:
+    """Write a Fourier transform of the last axis; the result of an inverse real transform is real."""
+    kind, (*others, length) = equation.params["fft_type"].name, map(int, equation.params["fft_lengths"])
+    if others:
+        return complexes.transform(lowering, equation, x)
+    parts = [part_of(x, "real"), part_of(x, "imag")] if is_complex(equation.invars[0]) else [x]
+    long = length >= _LONG and length & (length - 1) == 0 and lowering.writer.opset >= _DFT_OPSET
+    inverse, half = kind in ("IFFT", "IRFFT"), kind in ("RFFT", "IRFFT")
+    parts = (_by_operator if long else _by_matrix)(lowering, parts, length, inverse, half)
+    return parts[0] if len(parts) == 1 else Complex(*parts)
 
 
 def _by_matrix(lowering: Lowering, parts: Sequence[Operand], length: int, inverse: bool, half: bool) -> list[Operand]:

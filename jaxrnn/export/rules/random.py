@@ -15,9 +15,9 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 from jax.extend.random import threefry_prng_impl as implementation
 
-from jaxrnn.export.evaluator import Complex, check_key
 from jaxrnn.export.lowering import COMPLEX, RULES, Lowering
 from jaxrnn.export.small.complexes import joined, split
+from jaxrnn.export.translator import Complex, check_key
 from jaxrnn.export.writer import Operand
 from jaxrnn.jaxprs.equations import is_key, type_of
 

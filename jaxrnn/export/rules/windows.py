@@ -84,8 +84,6 @@ def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) ->
             results = _combined(params["jaxpr"], params["consts"], results, parts)
         return results
 
-    if 0 in shape_of_atom(equation.outvars[0]):
-        return [np.zeros(shape_of_atom(each), each.aval.dtype) for each in equation.outvars]  # pyright: ignore
     return lowering.trace(function, *operands)
 
 
@@ -150,11 +148,7 @@ def _pooled(
 
 
 def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[int, Windows], absent: float) -> Operand:
-    dtype, writer = dtype_of(x), lowering.writer
-    shape = [windows[axis].count if axis in windows else size for axis, size in enumerate(shape_of(x))]
-    if 0 in shape or 0 in shape_of(x):
-        return np.full(shape, absent, dtype)
-    x = gathered(writer, x, windows, np.asarray(absent, dtype))
+    x = gathered(lowering.writer, x, windows, np.asarray(absent, dtype_of(x)))
     taps = [axis + 1 + number for number, axis in enumerate(sorted(windows))]
     return reduced(lowering, operator, x, taps)
 

@@ -14,9 +14,10 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from jaxrnn._jax.versions import operands_by_use
-from jaxrnn.export.evaluator import PAIRS, Complex, Evaluator, is_complex, part_type
+from jaxrnn.export.translator import PAIRS, Complex, Translator, is_complex, part_type
 from jaxrnn.export.writer import dtype_of, shape_of
 from jaxrnn.jaxprs.equations import bind, evaluate, is_key, trace, type_of
+from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 from jaxrnn.jaxprs.primitives import entry_of
 
 
@@ -30,13 +31,13 @@ def _on_parts(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def _computed(function: Callable[..., Any], evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> Any:
+def _computed(function: Callable[..., Any], translator: Translator, equation: JaxprEqn, *operands: Any) -> Any:
     """Evaluate a function of the real and imaginary part of each operand."""
     parts = []
     for atom, each in zip(equation.invars, operands, strict=True):
         zeros = None if is_complex(atom) else np.zeros(shape_of(each), type_of(atom))
         parts += [part_of(each, "real"), part_of(each, "imag") if zeros is None else zeros]
-    results = evaluator.trace(function, *parts)
+    results = translator.trace(function, *parts)
     return Complex(*results) if len(results) == 2 else results[0]
 
 
@@ -96,11 +97,11 @@ def _square(a: Any, b: Any) -> Any:
 
 
 @PAIRS.add("integer_pow")
-def power(evaluator: Evaluator, equation: JaxprEqn, x: Any) -> Any:
+def power(translator: Translator, equation: JaxprEqn, x: Any) -> Any:
     """Multiply repeatedly."""
     exponent = equation.params["y"]
     if not exponent:
-        return by_parts(evaluator, equation, x)
+        return by_parts(translator, equation, x)
 
     def function(a: Any, b: Any) -> Any:
         c, d = a, b
@@ -108,19 +109,19 @@ def power(evaluator: Evaluator, equation: JaxprEqn, x: Any) -> Any:
             c, d = _product(c, d, a, b)
         return (c, d) if exponent > 0 else _quotient(jnp.ones_like(c), jnp.zeros_like(c), c, d)
 
-    return _computed(function, evaluator, equation, x)
+    return _computed(function, translator, equation, x)
 
 
 @PAIRS.add("dot_general")
-def contract(evaluator: Evaluator, equation: JaxprEqn, x: Any, y: Any) -> Any:
+def contract(translator: Translator, equation: JaxprEqn, x: Any, y: Any) -> Any:
     """Evaluate four real products, or two if one operand is real, because a product is linear in each operand."""
     if not all(map(is_complex, equation.invars)):
-        return _each_part(evaluator, equation, x, y)
+        return _each_part(translator, equation, x, y)
 
     def product(a: Any, b: Any) -> Any:
         return bind(_of_real(equation), [a, b])[0]
 
-    return _computed(functools.partial(_product, product=product), evaluator, equation, x, y)
+    return _computed(functools.partial(_product, product=product), translator, equation, x, y)
 
 
 def part_of(value: Any, name: str) -> Any:
@@ -148,20 +149,20 @@ def _of_real(equation: JaxprEqn, **changed: Any) -> JaxprEqn:
 @PAIRS.add(kind="cumulative")
 @PAIRS.add(kind="window")
 @PAIRS.add(kind="scatter")
-def by_parts(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> Any:
+def by_parts(translator: Translator, equation: JaxprEqn, *operands: Any) -> Any:
     """Apply the primitive to the real and the imaginary part."""
     if not entry_of(equation).by_parts:
-        evaluator.refuse_complex()
-    return _each_part(evaluator, equation, *operands)
+        translator.refuse_complex()
+    return _each_part(translator, equation, *operands)
 
 
-def _each_part(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> Any:
+def _each_part(translator: Translator, equation: JaxprEqn, *operands: Any) -> Any:
     fill = equation.params.get("fill_value")
     has_fill = fill is not None and not is_key(type_of(equation.outvars[0]))
 
     def of_part(name: str) -> Sequence[Any]:
         changed = {"fill_value": getattr(np, name)(fill)} if has_fill else {}
-        return evaluator.written(_of_real(equation, **changed), [part_of(each, name) for each in operands])
+        return translator.written(_of_real(equation, **changed), [part_of(each, name) for each in operands])
 
     results = [Complex(*parts) for parts in zip(of_part("real"), of_part("imag"), strict=True)]
     return results if equation.primitive.multiple_results else results[0]
@@ -208,7 +209,7 @@ def _of_parts(body: ClosedJaxpr) -> ClosedJaxpr:
 
 
 @PAIRS.add(kind="loop")
-def around_bodies(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
+def around_bodies(translator: Translator, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Evaluate a loop or branch with each complex array as two parts."""
     params, start = dict(equation.params), 0
     for name, count in operands_by_use(equation).items():
@@ -221,32 +222,50 @@ def around_bodies(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> l
             params[name] = tuple(map(_of_parts, value))
     invars, outvars = _as_parts(equation.invars), _as_parts(equation.outvars)
     of_real = equation.replace(invars=invars, outvars=outvars, params=params)
-    results = evaluator.written(of_real, split(equation.invars, operands))
+    results = translator.written(of_real, split(equation.invars, operands))
     return joined(equation.outvars, results, lambda atom, *parts: Complex(*parts))
 
 
+@PAIRS.add(kind="transform")
+def transform(translator: Translator, equation: JaxprEqn, x: Any) -> Any:
+    """Evaluate a Fourier transform of several axes as transforms of the last axis, one axis after the other."""
+    kind, lengths = equation.params["fft_type"].name, equation.params["fft_lengths"]
+    of_complex = "IFFT" if kind in ("IFFT", "IRFFT") else "FFT"
+
+    def function(x: Any) -> Any:
+        steps = [(axis - len(lengths), length, of_complex) for axis, length in enumerate(lengths)]
+        steps[-1] = (-1, lengths[-1], kind)
+        # Half a spectrum comes from, and goes to, real numbers: its axis is first forward, and last in the inverse.
+        for axis, length, name in steps if kind == "IRFFT" else reversed(steps):
+            x = jnp.moveaxis(lax.fft(jnp.moveaxis(x, axis, -1), name, (length,)), -1, axis)
+        return x
+
+    (operand,) = equation.invars
+    return translator.evaluate(trace(function, jax.ShapeDtypeStruct(shape_of_atom(operand), type_of(operand)))[0], [x])
+
+
 @PAIRS.add("complex")
-def pair(evaluator: Evaluator, equation: JaxprEqn, real: Any, imag: Any) -> Complex:
+def pair(translator: Translator, equation: JaxprEqn, real: Any, imag: Any) -> Complex:
     """Return two real arrays as a complex array."""
     return Complex(real, imag)
 
 
 @PAIRS.add("real")
-def real_part(evaluator: Evaluator, equation: JaxprEqn, x: Any) -> Any:
+def real_part(translator: Translator, equation: JaxprEqn, x: Any) -> Any:
     """Return the real part."""
     return part_of(x, "real")
 
 
 @PAIRS.add("imag")
-def imaginary_part(evaluator: Evaluator, equation: JaxprEqn, x: Any) -> Any:
+def imaginary_part(translator: Translator, equation: JaxprEqn, x: Any) -> Any:
     """Return the imaginary part."""
     return part_of(x, "imag")
 
 
 @PAIRS.add("convert_element_type")
-def convert(evaluator: Evaluator, equation: JaxprEqn, x: Any) -> Any:
+def convert(translator: Translator, equation: JaxprEqn, x: Any) -> Any:
     """Cast both parts; a real result has the real part."""
     if all(map(is_complex, (*equation.invars, *equation.outvars))):
-        return _each_part(evaluator, equation, x)
-    (real,) = evaluator.written(_of_real(equation), [part_of(x, "real")])
+        return _each_part(translator, equation, x)
+    (real,) = translator.written(_of_real(equation), [part_of(x, "real")])
     return Complex(real, np.zeros(shape_of(real), dtype_of(real))) if is_complex(equation.outvars[0]) else real

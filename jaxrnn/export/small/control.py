@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.recurrence import written_out
-from jaxrnn.export.evaluator import SMALL, Evaluator
+from jaxrnn.export.translator import SMALL, Translator
 from jaxrnn.jaxprs.equations import called, shape_of, trace, type_of
 from jaxrnn.jaxprs.own import platforms_of
 
@@ -20,22 +20,22 @@ from jaxrnn.jaxprs.own import platforms_of
 @SMALL.add(kind="call")
 @SMALL.add(kind="checkpoint")
 @SMALL.add(kind="custom rule")
-def call(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
+def call(translator: Translator, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Evaluate the equations of the function."""
-    return evaluator.evaluate(called(equation), operands)
+    return translator.evaluate(called(equation), operands)
 
 
 @SMALL.add("custom_linear_solve")
-def linear_solve(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
+def linear_solve(translator: Translator, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Evaluate the equations that solve; the other equations are for derivatives."""
     lengths = equation.params["const_lengths"]
     start = lengths.matvec + lengths.vecmat
     right = operands[start + lengths.solve + lengths.transpose_solve :]
-    return evaluator.evaluate(equation.params["jaxprs"].solve, [*operands[start : start + lengths.solve], *right])
+    return translator.evaluate(equation.params["jaxprs"].solve, [*operands[start : start + lengths.solve], *right])
 
 
 @SMALL.add("platform_index")
-def platform(evaluator: Evaluator, equation: JaxprEqn) -> Any:
+def platform(translator: Translator, equation: JaxprEqn) -> Any:
     """Choose the default, because engines are not JAX platforms."""
     return np.array(len(equation.params["platforms"]) - 1, np.int32)
 
@@ -48,19 +48,19 @@ def chosen_branch(equation: JaxprEqn, which: Any) -> ClosedJaxpr | None:
     return branches[int(np.clip(which, 0, len(branches) - 1))] if isinstance(which, np.ndarray) else None
 
 
-def unrolled(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
+def unrolled(translator: Translator, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Evaluate the body of a scan for each frame."""
     params = equation.params
     fixed, carry, xs = Scan.of(equation).split(operands)
     carries, trips = len(carry), range(params["length"])
-    frames = [evaluator.trace(lambda x: [lax.index_in_dim(x, trip, keepdims=False) for trip in trips], x) for x in xs]
+    frames = [translator.trace(lambda x: [lax.index_in_dim(x, trip, keepdims=False) for trip in trips], x) for x in xs]
     collected: list[list[Any]] = [[] for _ in trips]
     for trip in reversed(trips) if params["reverse"] else trips:
-        results = evaluator.evaluate(params["jaxpr"], [*fixed, *carry, *(each[trip] for each in frames)])
+        results = translator.evaluate(params["jaxpr"], [*fixed, *carry, *(each[trip] for each in frames)])
         carry, collected[trip] = results[:carries], results[carries:]
     if not collected:
         return [*carry, *(np.zeros(shape_of(each), type_of(each)) for each in equation.outvars[carries:])]
-    return [*carry, *(evaluator.trace(_stacked, *ys)[0] for ys in zip(*collected, strict=True))]
+    return [*carry, *(translator.trace(_stacked, *ys)[0] for ys in zip(*collected, strict=True))]
 
 
 def _stacked(*frames: Any) -> Any:
@@ -68,7 +68,7 @@ def _stacked(*frames: Any) -> Any:
 
 
 @SMALL.add("recurrent_layer")
-def layer_in_steps(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> list[Any]:
+def layer_in_steps(translator: Translator, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Evaluate the steps of a recurrent layer."""
     params = equation.params
 
@@ -80,4 +80,4 @@ def layer_in_steps(evaluator: Evaluator, equation: JaxprEqn, *operands: Any) -> 
     structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in equation.invars]
     with params["types"].in_force():
         closed, _ = trace(steps, *structs)
-    return evaluator.evaluate(closed, operands)
+    return translator.evaluate(closed, operands)

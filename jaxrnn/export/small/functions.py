@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import SMALL, of_arrays
+from jaxrnn.export.translator import PAIRS, SMALL, Translator, of_arrays
+
+
+@PAIRS.add(kind="random")
+@SMALL.add(kind="random")
+def _random(translator: Translator, equation: JaxprEqn, *operands: Any) -> NoReturn:
+    translator.refuse(
+        f"{translator.engine} does not draw the same random numbers; draw the numbers outside, and pass them as an "
+        "input"
+    )
 
 
 @of_arrays(SMALL, "lt_to")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.export.evaluator import SMALL, Evaluator
+from jaxrnn.export.translator import SMALL, Translator
 from jaxrnn.jaxprs.equations import shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 
@@ -25,20 +25,20 @@ from jaxrnn.jaxprs.primitives import entry_of
 LARGEST = 8
 
 
-def _written(evaluator: Evaluator, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> list[Any]:
+def _written(translator: Translator, function: Callable[..., Any], equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Evaluate a function of the operands if the matrix is small."""
     sizes = shape_of(equation.invars[0])[-entry_of(equation).core :]
     if max(sizes) > LARGEST:
-        evaluator.refuse(
-            f"{evaluator.engine} has no operator for it, and a file contains its steps only for up to {LARGEST} rows "
+        translator.refuse(
+            f"{translator.engine} has no operator for it, and a file contains its steps only for up to {LARGEST} rows "
             f"and columns, not for {' x '.join(map(str, sizes))}; compute it outside, and pass the result as an input"
         )
     structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in equation.invars]
-    return evaluator.evaluate(trace(function, *structs)[0], operands)
+    return translator.evaluate(trace(function, *structs)[0], operands)
 
 
 @SMALL.add("triangular_solve")
-def substituted(evaluator: Evaluator, equation: JaxprEqn, matrix: Any, right: Any) -> Any:
+def substituted(translator: Translator, equation: JaxprEqn, matrix: Any, right: Any) -> Any:
     """Evaluate a triangular system: a product with the inverse of a constant matrix, or a substitution."""
     params = equation.params
     left, transposed = params["left_side"], params["transpose_a"]
@@ -46,7 +46,7 @@ def substituted(evaluator: Evaluator, equation: JaxprEqn, matrix: Any, right: An
         inverse = _inverse(matrix, params)
         product = jnp.matmul if left else lambda inverse, b: jnp.matmul(b, inverse)
         struct = jax.ShapeDtypeStruct(shape_of(equation.invars[1]), type_of(equation.invars[1]))
-        return evaluator.evaluate(trace(functools.partial(product, inverse), struct)[0], [right])[0]
+        return translator.evaluate(trace(functools.partial(product, inverse), struct)[0], [right])[0]
 
     def function(a: Any, b: Any) -> Any:
         a = jnp.conj(a) if params["conjugate_a"] else a
@@ -54,7 +54,7 @@ def substituted(evaluator: Evaluator, equation: JaxprEqn, matrix: Any, right: An
         x = _substituted(a, b, params["lower"] == (transposed != left), params["unit_diagonal"])
         return x if left else jnp.swapaxes(x, -1, -2)
 
-    return _written(evaluator, function, equation, matrix, right)[0]
+    return _written(translator, function, equation, matrix, right)[0]
 
 
 def _inverse(matrix: np.ndarray, params: Any) -> np.ndarray:
@@ -81,9 +81,9 @@ def _substituted(a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
 
 
 @SMALL.add("cholesky")
-def cholesky(evaluator: Evaluator, equation: JaxprEqn, matrix: Any) -> Any:
+def cholesky(translator: Translator, equation: JaxprEqn, matrix: Any) -> Any:
     """Evaluate a Cholesky decomposition; the result is NaN if the matrix is not positive definite."""
-    return _written(evaluator, _factor, equation, matrix)[0]
+    return _written(translator, _factor, equation, matrix)[0]
 
 
 def _factor(a: Any) -> Any:
@@ -104,9 +104,9 @@ def _factor(a: Any) -> Any:
 
 
 @SMALL.add("lu")
-def triangles(evaluator: Evaluator, equation: JaxprEqn, matrix: Any) -> list[Any]:
+def triangles(translator: Translator, equation: JaxprEqn, matrix: Any) -> list[Any]:
     """Evaluate an LU decomposition with the largest element of each column as pivot."""
-    return _written(evaluator, _triangles, equation, matrix)
+    return _written(translator, _triangles, equation, matrix)
 
 
 def _triangles(a: Any) -> tuple[Any, Any, Any]:
@@ -135,7 +135,7 @@ def _swapped(size: int, first: int, second: Any) -> Any:
 
 
 @SMALL.add("lu_pivots_to_permutation")
-def permuted(evaluator: Evaluator, equation: JaxprEqn, pivots: Any) -> Any:
+def permuted(translator: Translator, equation: JaxprEqn, pivots: Any) -> Any:
     """Evaluate the order of rows after all changes of places."""
 
     def function(pivots: Any) -> Any:
@@ -145,4 +145,4 @@ def permuted(evaluator: Evaluator, equation: JaxprEqn, pivots: Any) -> Any:
             order = jnp.take_along_axis(order, _swapped(size, step, pivots[..., step : step + 1]), -1)
         return order
 
-    return _written(evaluator, function, equation, pivots)[0]
+    return _written(translator, function, equation, pivots)[0]

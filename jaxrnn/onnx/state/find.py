@@ -19,8 +19,8 @@ from jaxrnn.answers import Answer, Unknown, any_of
 from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.jaxprs import flows
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Site
+from jaxrnn.onnx.binding import BoundGraph
 from jaxrnn.onnx.graph import spec_of
-from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.state.dresses import Dress, are_alike, find_dress, held_apart, joins_of, split
 from jaxrnn.onnx.state.names import affinity, says_data
 from jaxrnn.onnx.state.pairing import (
@@ -107,7 +107,7 @@ class StateSearch:
 
     def __init__(
         self,
-        program: Program,
+        program: BoundGraph,
         declared: Mapping[str, str] | None,
         static: Mapping[str, np.ndarray],
         first: Collection[str] = (),

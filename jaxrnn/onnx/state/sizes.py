@@ -22,11 +22,11 @@ from jaxrnn.jaxprs.equations import trace
 from jaxrnn.jaxprs.flows import DataFlow, Flow, Lost, union
 from jaxrnn.jaxprs.following import Following
 from jaxrnn.jaxprs.own import visible_recurrences
+from jaxrnn.onnx.binding import BoundGraph
 from jaxrnn.onnx.evaluate import BoundNode, Scope, call, evaluate, reads_of
 from jaxrnn.onnx.graph import is_batch_name, spec_of
 from jaxrnn.onnx.limits import current, spending
 from jaxrnn.onnx.operators.arithmetic import broadcast_sizes, shapes_of
-from jaxrnn.onnx.program import Program
 from jaxrnn.onnx.values import Value, is_known, is_text
 from jaxrnn.steps.specs import ArraySpec, Dimension
 
@@ -53,7 +53,7 @@ class _Lost:
 
 
 def follow(
-    program: Program,
+    program: BoundGraph,
     sizes: Mapping[str, int],
     known: Mapping[str, np.ndarray],
     sources: Collection[str] | None,
@@ -70,7 +70,7 @@ def follow(
 
 
 class _SizeTrace:
-    def __init__(self, program: Program, strict: bool, following: Following, hollow: Collection[str]):
+    def __init__(self, program: BoundGraph, strict: bool, following: Following, hollow: Collection[str]):
         self.program, self.strict, self.following, self.hollow = program, strict, following, hollow
         self.result = following.result
         self.emptied: str | None = None
@@ -325,7 +325,7 @@ class Probe:
 
     def __init__(
         self,
-        program: Program,
+        program: BoundGraph,
         inputs: Sequence[ArraySpec],
         static: Mapping[str, np.ndarray],
         sources: Sequence[str],

@@ -210,6 +210,11 @@ class Progression:
     first: Any
     slope: int
 
+    def ends(self, trips: Any) -> tuple[Any, Any]:
+        """Return the lowest and the highest integer in this number of trips."""
+        last = self.first + self.slope * (trips - 1)
+        return (self.first, last) if self.slope > 0 else (last, self.first)
+
 
 #: Limits from here on exceed all lengths, and count as no limit.
 _HUGE = 2**31
@@ -371,8 +376,7 @@ class Positions:
 
 def stays_inside(line: Progression, size: Any, trips: Any) -> bool:
     """Return True if a position moves, and is inside an axis in all trips for all lengths."""
-    last = line.first + line.slope * (trips - 1)
-    low, high = (line.first, last) if line.slope > 0 else (last, line.first)
+    low, high = line.ends(trips)
     return (
         line.slope != 0
         and symbols.less(0, low, or_equal=True) is True

@@ -213,8 +213,7 @@ def frames_of(read: Read, trips: Any) -> jax.Array:
 
 def _strip(frames: jax.Array, line: Progression, trips: Any) -> jax.Array:
     """Return the frames at the positions of a line, in the order of the trips."""
-    last = line.first + line.slope * (trips - 1)
-    low, high = (line.first, last) if line.slope > 0 else (last, line.first)
+    low, high = line.ends(trips)
     if line.slope == 1 and str(low) == "0" and str(trips) == str(frames.shape[0]):
         return frames
     taken = lax.slice_in_dim(frames, low, high + 1, abs(line.slope), 0)

@@ -1,4 +1,4 @@
-"""`CompiledStep`: a bound step from NumPy arrays to NumPy arrays, compiled for a device; and `run` over recordings."""
+"""`NumpyStep`: a bound step from NumPy arrays to NumPy arrays, compiled for a device; and `run` over recordings."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     return memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
 
 
-class CompiledStep:
+class NumpyStep:
     """A bound step compiled for the device of the calling thread, and the state before the first frame.
 
     Calls take and return a packed state. Passing many small arrays to JAX takes longer than a step of a small network,
@@ -170,7 +170,7 @@ class CompiledStep:
         """Return the rest of a recording, as `Bound.rest`."""
         return self.bound.rest(self.unpack(packed), tail, valid)
 
-    def warm_up(self) -> CompiledStep:
+    def warm_up(self) -> NumpyStep:
         """Compile and call the step and the flush on zeros, and return the step."""
         zeros = {each.name: np.zeros(each.sizes, each.dtype) for each in self.spec.inputs}
         with exact_types():
@@ -180,7 +180,7 @@ class CompiledStep:
 
 
 class Steps(Protocol):
-    """The steps of a recording from NumPy arrays to NumPy arrays: a `CompiledStep`, or a file in a different engine."""
+    """The steps of a recording from NumPy arrays to NumPy arrays: a `NumpyStep`, or a file in a different engine."""
 
     spec: StepSpec
 

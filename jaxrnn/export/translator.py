@@ -1,4 +1,4 @@
-"""The evaluator of programs for an engine, by rules that write an equation or evaluate an equal program.
+"""The translator of programs for an engine, by rules that write an equation or evaluate an equal program.
 
 `Lowering` writes the nodes of an ONNX graph, and `Forms` traces a program again in the operations of LiteRT. Rules that
 are functions of JAX arrays, such as complex numbers as pairs, serve both (`jaxrnn.export.small`).
@@ -30,7 +30,7 @@ from jaxrnn.jaxprs.own import is_platform_index, operator_p
 from jaxrnn.jaxprs.primitives import Rules
 from jaxrnn.streaming.diagnostics import Path, describe_equation
 
-#: A function ``rule(evaluator, equation, *operands)`` that evaluates an equation and returns the result, or a list of
+#: A function ``rule(translator, equation, *operands)`` that evaluates an equation and returns the result, or a list of
 #: results if the primitive has several.
 Rule = Callable[..., Any]
 
@@ -47,11 +47,12 @@ class Complex:
     imag: Any
 
 
-class Evaluator:
-    """An evaluator of programs for an engine. A subclass has the engine's name and rules.
+class Translator:
+    """A translator of programs for an engine. A subclass has the engine's name and rules.
 
     A value is a NumPy array, which is known, an array of the engine, or a `Complex` of these. ``path`` is the stack of
-    nested equations, the current equation last. ``made`` has the arrays that depend on no parameter.
+    nested equations, the current equation last. ``made`` has the arrays that depend on no parameter, and ``problems``
+    messages about equations that the engine lacks.
     """
 
     #: The engine's name in messages.
@@ -62,8 +63,23 @@ class Evaluator:
     #: True if operations that only make quantised constants larger stay in the program.
     keeps_quantized = False
 
-    def __init__(self, made: Made, path: Path = ()):
+    def __init__(self, made: Made, path: Path = (), problems: list[str] | None = None):
         self.made, self.path = made, path
+        self.problems: list[str] = [] if problems is None else problems
+
+    def placeholder(self, shape: Sequence[int], dtype: np.dtype) -> Any:
+        """Return an array in place of a result that the engine cannot compute."""
+        raise NotImplementedError
+
+    def whole(self, closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+        """Evaluate a whole program, and return the results. One error lists all equations that the engine lacks."""
+        results = self.evaluate(closed, operands)
+        if len(self.problems) > 1:
+            lines = "".join(f"\n  {problem}" for problem in self.problems)
+            raise UnsupportedError(f"{len(self.problems)} operations cannot be written in {self.engine}:{lines}")
+        if self.problems:
+            raise UnsupportedError(self.problems[0])
+        return results
 
     def evaluate(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
         """Evaluate a jaxpr, and return the results."""
@@ -83,9 +99,20 @@ class Evaluator:
         return self.trace(function, *operands)[0]
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
-        """Evaluate an equation of a program."""
-        with self.at(equation):
-            return self.written(equation, list(map(array_of, equation.invars, operands)))
+        """Evaluate an equation of a program. A refused equation becomes a problem with placeholder results."""
+        try:
+            with self.at(equation):
+                return self.written(equation, list(map(array_of, equation.invars, operands)))
+        except UnsupportedError as error:
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+            return list(map(self._placeholder_of, equation.outvars))
+
+    def _placeholder_of(self, atom: Any) -> Any:
+        shape = shape_of_atom(atom)
+        if is_complex(atom):
+            return Complex(*(self.placeholder(shape, part_type(atom)) for _ in range(2)))
+        return self.placeholder(shape, type_of(atom))
 
     def written(self, equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of an equation: computed now if they are known, else by the rule of the engine."""
@@ -136,7 +163,7 @@ def of_arrays(rules: Rules[Rule], *names: str) -> Callable[[Callable[..., Any]],
     """Decorate a JAX function of the operands, as the rule of primitives."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        rules.add(*names)(lambda evaluator, equation, *operands: evaluator.compute(function, equation, *operands))
+        rules.add(*names)(lambda translator, equation, *operands: translator.compute(function, equation, *operands))
         return function
 
     return decorate

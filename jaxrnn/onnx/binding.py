@@ -30,7 +30,7 @@ from jaxrnn.onnx.values import text_array
 
 
 @dataclass(frozen=True)
-class Program:
+class BoundGraph:
     """The graph as a `Block`, and the array and origin of each parameter."""
 
     block: Block
@@ -38,7 +38,7 @@ class Program:
     origins: Mapping[str, Origin | None]
 
 
-def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None = None) -> Program:
+def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None = None) -> BoundGraph:
     """Bind the nodes of a model to their operators."""
     operators: dict[ir.Node, Operator] = {}
     problems: list[str] = []
@@ -68,7 +68,7 @@ def bind(model: ir.Model, limits: Limits | None = None, own: OwnOperators | None
         arrays[name] = array
     size = sum(array.nbytes for array in constants.values() if array is not None)
     block.limits = (limits or Limits()).for_file(size)
-    return Program(block, arrays, {name: origin_of(value) for value, name in names.items()})
+    return BoundGraph(block, arrays, {name: origin_of(value) for value, name in names.items()})
 
 
 def _bind_block(
@@ -193,7 +193,7 @@ def check_signature(node: ir.Node, operator: Operator) -> None:
             raise ModelError(f"{label}: {error}") from error
 
 
-def bound_loops(program: Program, max_trip_count: int | Mapping[str, int] | None) -> None:
+def bound_loops(program: BoundGraph, max_trip_count: int | Mapping[str, int] | None) -> None:
     """Bind each Loop of a program to a label and a bound, in place."""
     places = list(_loops(program.block))
     labels = list(dict.fromkeys(block.nodes[index].name for block, index in places))
@@ -227,7 +227,7 @@ def _known(name: Any, labels: list[str]) -> str:
     raise InputError(f"max_trip_count: there is no Loop {name!r}{near(name, labels)}; the Loop nodes are: {listed}")
 
 
-def fingerprint_of(program: Program, options: Any) -> str:
+def fingerprint_of(program: BoundGraph, options: Any) -> str:
     """Return the fingerprint of a graph and of the options that it was loaded with."""
     parameters = {name: (array.dtype.name, array.shape) for name, array in program.parameters.items()}
     return fingerprint(_block_facts(program.block), parameters, options)
