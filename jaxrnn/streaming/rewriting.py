@@ -1,7 +1,7 @@
 """Rewriting of traced functions: the band of `past`, other sizes, and computations replaced by equations that stream.
 
 `past` limits attention to the whole past to a band of `past` frames, and so changes the function that is streamed. A
-pass finds the equations that write minus infinity into the scores of later frames (`Mask`). `with_band` adds equations
+pass finds the equations that write minus infinity into the scores of later frames (`Mask`). `with_bands` adds equations
 after each of these, which write the same value into the scores of keys that are more than `past` frames older than
 their query. The attention of the resulting function is bounded, so the function streams. `at_length` evaluates the
 function on a whole recording, without chunks and without state.
@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core.primitives import jit_p, pad_p, reshape_p, transpose_p
 
 from jaxrnn.jaxprs.canonical import kept_name
@@ -56,28 +56,28 @@ from jaxrnn.streaming.values import Mask
 _CALLS = ("call", "checkpoint", "custom rule")
 
 
-def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
-    """Return a jaxpr in which each mask also hides keys that are more than `past` frames older than their query."""
-    return _with_band(jaxpr, [(mask, mask.path) for mask in masks], past)
+def with_bands(jaxpr: Any, masks: Sequence[Mask]) -> Any:
+    """Return a jaxpr in which each mask also hides the keys outside of its band."""
+    return _with_bands(jaxpr, [(mask, mask.path) for mask in masks])
 
 
-def _with_band(jaxpr: Any, masks: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], past: int) -> Any:
-    """Return a jaxpr with the band; `masks` pairs each mask with the part of the path inside this jaxpr."""
-    equations = []
+def _with_bands(jaxpr: Any, masks: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]]) -> Any:
+    """Return a jaxpr with the bands; `masks` pairs each mask with the part of the path inside this jaxpr."""
+    equations, own = [], [(mask, rest[0]) for mask, rest in masks if not rest[1:]]
     for equation in jaxpr.eqns:
-        here = [(mask, rest[1:]) for mask, rest in masks if rest[0] is equation]
-        if inner := [each for each in here if each[1]]:
-            equation = _with_band_inside(equation, inner, past)
+        if inner := [(mask, rest[1:]) for mask, rest in masks if rest[0] is equation and rest[1:]]:
+            equation = _with_bands_inside(equation, inner)
         equations.append(equation)
-        if mask := next((mask for mask, rest in here if not rest), None):
-            (result,) = equation.outvars
-            scores = Var(result.aval)
-            equations[-1] = equation.replace(outvars=[scores])
-            equations += _band(scores, result, mask, past, equation.source_info)
+        for mask, place in own:
+            if place.invars[0] in equation.outvars if mask.reads else place is equation:
+                *others, result = equations[-1].outvars
+                scores = Var(result.aval)
+                equations[-1] = equations[-1].replace(outvars=[*others, scores])
+                equations += _band(scores, result, mask, equation.source_info)
     return jaxpr.replace(eqns=equations)
 
 
-def _with_band_inside(equation: JaxprEqn, masks: Sequence[Any], past: int) -> JaxprEqn:
+def _with_bands_inside(equation: JaxprEqn, masks: Sequence[Any]) -> JaxprEqn:
     """Return an equation that contains jaxprs, with the band in these.
 
     A custom derivative rule would ignore the band, so the rule is dropped, and JAX differentiates the equations.
@@ -90,7 +90,7 @@ def _with_band_inside(equation: JaxprEqn, masks: Sequence[Any], past: int) -> Ja
         if not isinstance(jaxpr, Jaxpr):
             return value
         own = [(mask, rest) for mask, rest in masks if any(each is rest[0] for each in jaxpr.eqns)]
-        jaxpr = _with_band(jaxpr, own, past) if own else jaxpr
+        jaxpr = _with_bands(jaxpr, own) if own else jaxpr
         return ClosedJaxpr(jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else jaxpr
 
     if entry_of(equation).kind == "custom rule":
@@ -99,15 +99,21 @@ def _with_band_inside(equation: JaxprEqn, masks: Sequence[Any], past: int) -> Ja
     return equation.replace(params={key: changed(value) for key, value in equation.params.items()})
 
 
-def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[JaxprEqn]:
+def _band(scores: Var, result: Any, mask: Mask, source: Any) -> list[JaxprEqn]:
     """Return the equations that compute `result` from `scores`."""
     shape, dtype = shape_of(scores), type_of(scores)
     axes = symbolic_axes(shape)
     sizes = [shape[axis] for axis in axes]
+    assert mask.band is not None
+    past, future, block = mask.band.past, mask.band.future, mask.band.block
 
     def banded(array: Any) -> Any:
         query, key = (lax.broadcasted_iota(np.int32, sizes, side) for side in (1 - mask.keys, mask.keys))
-        seen = lax.broadcast_in_dim(lax.ge(key + np.int32(past), query), shape, axes)
+        if block > 1:
+            query = lax.div(query, np.int32(block)) * np.int32(block)
+        seen = [] if past is None else [lax.ge(key + np.int32(past), query)]
+        seen += [] if future is None else [lax.le(key, query + np.int32(block - 1 + future))]
+        seen = lax.broadcast_in_dim(functools.reduce(lax.bitwise_and, seen), shape, axes)
         with np.errstate(over="ignore"):
             return lax.select(seen, array, lax.full(shape, np.asarray(mask.value).astype(dtype), dtype))
 
@@ -198,19 +204,34 @@ def bind_at_sizes(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequ
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
         domain = Domain(functools.partial(at_sizes, size=size))
         return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
-    return bind(equation, operands, **{key: _sized(value, size) for key, value in equation.params.items()})
+    return bind(equation, operands, **{key: sized(value, size) for key, value in equation.params.items()})
 
 
-def _sized(value: Any, size: Callable[[Any], Any]) -> Any:
+def bind_in_place(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+    """Return the results as `bind_at_sizes`, in a trace in which the equation keeps the line of the user's code."""
+    if entry_of(equation).kind == "size":
+        return [jnp.asarray(size(equation.params["dim"])).astype(type_of(equation.outvars[0]))]
+    if entry_of(equation).kind in _CALLS:
+        return bind_at_sizes(size, equation, operands)
+    source = equation.source_info
+    source = source.replace(name_stack=type(source.name_stack)())  # the evaluator enters the scope
+    names = [Var(each.aval) for each in equation.invars]
+    params = {key: sized(value, size) for key, value in equation.params.items()}
+    changed = equation.replace(invars=names, params=params, source_info=source)
+    single = jax.make_jaxpr(lambda: None)().jaxpr.replace(invars=names, outvars=equation.outvars, eqns=[changed])
+    return jaxpr_as_fun(ClosedJaxpr(single, ()))(*operands)
+
+
+def sized(value: Any, size: Callable[[Any], Any]) -> Any:
     """Return a parameter of an equation with other sizes."""
     if jax.export.is_symbolic_dim(value):
         return size(value)
     if isinstance(value, tuple | list):
-        parts = [_sized(part, size) for part in value]
+        parts = [sized(part, size) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, ClosedJaxpr) and any(True for _ in symbolic_sizes(value.jaxpr)):
         structs = [
-            jax.ShapeDtypeStruct(_sized(each.shape, size), each.dtype, weak_type=each.weak_type)
+            jax.ShapeDtypeStruct(sized(each.shape, size), each.dtype, weak_type=each.weak_type)
             for each in value.in_avals
         ]
         return jax.make_jaxpr(lambda *arrays: at_sizes(value, arrays, size))(*structs)

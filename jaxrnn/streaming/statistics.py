@@ -7,28 +7,28 @@ recording ended. A loop over frames runs both, and so returns the statistic of a
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import dot_general_p, reshape_p, scan_p, slice_p
 
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.canonical import called
-from jaxrnn.jaxprs.equations import read_by, run, shape_of, type_of, variables, walk
+from jaxrnn.jaxprs.equations import inner_jaxprs, read_by, run, shape_of, type_of, variables, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.diagnostics import describe_equation
 from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
 from jaxrnn.streaming.rewriting import bind_at_sizes
-from jaxrnn.streaming.transform import TracedProgram, stream_in_types
+from jaxrnn.streaming.transform import stream_in_types
 
 
 def has_time(equation: JaxprEqn) -> bool:
@@ -75,15 +75,10 @@ def is_call(equation: JaxprEqn) -> bool:
     return entry_of(equation).kind in ("custom rule", "checkpoint")
 
 
-def inside(equation: JaxprEqn) -> Iterator[JaxprEqn]:
-    """Yield the equations of a call."""
-    inner = called(equation)
-    return walk(getattr(inner, "jaxpr", inner))
-
-
 def is_of_elements(equation: JaxprEqn) -> bool:
     """Return True for a call whose equations all work on elements."""
-    return all(entry_of(each).kind == "elementwise" for each in inside(equation))
+    equations = (each for inner in inner_jaxprs(equation) for each in walk(inner))
+    return all(entry_of(each).kind == "elementwise" for each in equations)
 
 
 def bind_at(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
@@ -101,19 +96,19 @@ class Analysis:
         statistics: the statistics that an equation with a time axis reads.
     """
 
-    def __init__(self, program: TracedProgram):
-        self.program, self.jaxpr = program, program.closed.jaxpr
-        jaxpr, over_time = self.jaxpr, [leaf.axis is not None for leaf in program.leaves]
+    def __init__(self, closed: ClosedJaxpr):
+        self.closed, self.jaxpr = closed, closed.jaxpr
+        jaxpr = self.jaxpr
         self.made: dict[Var, JaxprEqn] = {each: equation for equation in jaxpr.eqns for each in equation.outvars}
-        inputs = jaxpr.invars[len(jaxpr.invars) - len(over_time) :]
         #: Variables that depend on frames, and on the length.
-        self.from_frames = {each for each, is_over in zip(inputs, over_time, strict=True) if is_over}
+        self.from_frames = {each for each in jaxpr.invars if symbolic_axes(shape_of(each))}
         self.from_length: set[Var] = set()
         #: Variables that depend on no argument and no length.
         self.constant = set(jaxpr.constvars)
-        #: Variables without time that depend on all frames, and variables that depend on frames that use such a one.
+        #: Variables without time that depend on all frames, and how often frames between the input and a variable use
+        #: such a variable.
         self.final: set[Var] = set()
-        self.tainted: set[Var] = set()
+        self.level: collections.Counter[Var] = collections.Counter()
         for equation in jaxpr.eqns:
             operands, is_over_time = set(variables(equation.invars)), has_time(equation)
             if operands <= self.constant and not is_over_time and entry_of(equation).kind != "size":
@@ -124,16 +119,14 @@ class Analysis:
                     self.final.update(each for each in equation.outvars if not symbolic_axes(shape_of(each)))
             if operands & self.from_length or entry_of(equation).kind == "size" or is_over_time:
                 self.from_length.update(equation.outvars)
-            if operands & self.tainted or (is_over_time and operands & self.final):
-                self.tainted.update(equation.outvars)
+            level = max((self.level[each] + (is_over_time and each in self.final) for each in operands), default=0)
+            self.level.update(dict.fromkeys(equation.outvars, level))
         #: Variables that frames use, and not only statistics.
         self.used_by_frames = self._used_by_frames()
         self.statistics: dict[Var, Statistic] = {}
         live = self._live()
         self.equations = [equation for equation in jaxpr.eqns if equation in live]
         self.read = {*read_by(self.equations), *variables(jaxpr.outvars)}
-        #: The scores of attention to all frames, with the axis of the keys.
-        self.scores = _scores(jaxpr)
 
     def _reads_fixed_frames(self, equation: JaxprEqn) -> bool:
         """Return True if results without time depend on a fixed number of frames from the start, or on no frames."""
@@ -175,7 +168,22 @@ class Analysis:
         return live
 
     def statistic(self, variable: Var) -> Statistic:
-        """Return the program of a statistic."""
+        """Return the program of a statistic.
+
+        Values between two statistics belong to the program, as far as the program streams. Otherwise values of a low
+        level are bounded frames like others.
+        """
+        for level in range(self.level[variable]):
+            try:
+                found = self._statistic(variable, level)
+                found.streamed  # noqa: B018, an error if the program does not stream
+                return found
+            except StreamError:
+                continue
+        return self._statistic(variable, self.level[variable])
+
+    def _statistic(self, variable: Var, level: int) -> Statistic:
+        """Return the program of a statistic of frames up to a level."""
         frames: list[Var] = []
         others: list[Var] = []
         needed: set[JaxprEqn] = set()
@@ -196,7 +204,7 @@ class Analysis:
                 others.append(each)
                 return
             if is_over_time and each in self.from_frames:
-                inside = each in self.tainted and about and self._is_about(equation, each)
+                inside = self.level[each] > level and about and self._is_about(equation, each)
                 if not inside:
                     frames.append(each)
                     return
@@ -206,7 +214,7 @@ class Analysis:
 
         visit(variable, True)
         own = [equation for equation in self.jaxpr.eqns if equation in needed]
-        constants = dict(zip(self.jaxpr.constvars, self.program.closed.consts, strict=True))
+        constants = dict(zip(self.jaxpr.constvars, self.closed.consts, strict=True))
         return Statistic(variable, own, frames, others, constants, self.made[variable])
 
     def _is_about(self, equation: JaxprEqn, result: Var) -> bool:
@@ -309,27 +317,3 @@ def _as_multiple(spelling: Any, size: Any) -> tuple[int, int] | None:
     factor = int((values[-1] - values[0]) // max(counts[-1] - counts[0], 1))
     offset = int(values[0] - factor * counts[0])
     return (factor, offset) if np.array_equal(values, factor * counts + offset) else None
-
-
-def _scores(jaxpr: Any) -> dict[Var, int]:
-    """Return the scores of attention to all frames, without a mask of positions, with the axis of the keys."""
-    found, from_data = {}, set(jaxpr.invars)
-    positions: set[Var] = set()  # pairs of frames that depend on positions
-    for equation in jaxpr.eqns:
-        read_ = set(variables(equation.invars))
-        if read_ & from_data:
-            from_data.update(equation.outvars)
-        for each in equation.outvars:
-            if len(symbolic_axes(shape_of(each))) > 1 and (each not in from_data or read_ & positions):
-                positions.add(each)
-        if entry_of(equation).monoid == "max" and entry_of(equation).kind == "reduction":
-            (x,) = equation.invars
-            axes = symbolic_axes(shape_of(x))
-            if (
-                len(axes) == 2
-                and len({*axes} & {*equation.params["axes"]}) == 1
-                and x not in positions
-                and x in from_data
-            ):
-                found[x] = next(axis for axis in axes if axis in equation.params["axes"])
-    return found
