@@ -42,7 +42,7 @@ from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes, value_of
 from jaxrnn.streaming.functions import is_mark, without_mark
-from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, sized
+from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, sized, with_time_apart
 from jaxrnn.streaming.statistics import (
     Analysis,
     bind_at,
@@ -266,7 +266,7 @@ class Bounded:
     def _bounded(self) -> _Traced:
         """Trace the function, bound the futures, and refuse what the stream of the result would refuse."""
         program = offline_program(self._function, self._example, **self._options)
-        analysis = Analysis(rewritten(program.closed, _unwrapped))
+        analysis = Analysis(with_time_apart(rewritten(program.closed, _unwrapped)))
         works: list[_Evaluation] = []
 
         def live(params: Any, x: Any) -> Any:
