@@ -451,18 +451,18 @@ def with_time_apart(closed: Any) -> Any:
     found: dict[Var, _Apart] = {}
     names: dict[Var, Var] = {}
     equations: list[JaxprEqn] = []
-    for equation in renamed_as_made(closed.jaxpr.eqns, names):
+    for equation in _renamed_as_made(closed.jaxpr.eqns, names):
         equations.append(equation)
         if len(equation.outvars) == 1:
             equations += _apart(equation, found, names)
-    outvars = [atom if isinstance(atom, Literal) else names.get(atom, atom) for atom in closed.jaxpr.outvars]
+    outvars: list[Any] = [atom if isinstance(atom, Literal) else names.get(atom, atom) for atom in closed.jaxpr.outvars]
     if not found:
         return closed
     live = needed(equations, outvars, effects=True)
     return ClosedJaxpr(closed.jaxpr.replace(eqns=live, outvars=outvars), closed.consts)
 
 
-def renamed_as_made(equations: Sequence[JaxprEqn], names: Mapping[Var, Var]) -> Iterator[JaxprEqn]:
+def _renamed_as_made(equations: Sequence[JaxprEqn], names: Mapping[Var, Var]) -> Iterator[JaxprEqn]:
     """Yield equations with the names that operands have when the equation is reached."""
     for equation in equations:
         yield renamed([equation], {each: names[each] for each in variables(equation.invars) if each in names})[0]
@@ -478,7 +478,7 @@ def _apart(equation: JaxprEqn, found: dict[Var, _Apart], names: dict[Var, Var]) 
     entry, source, known = entry_of(equation), equation.source_info, next(filter(None, operands), None)
 
     if equation.primitive is reshape_p:
-        x = equation.invars[0] if known is None else known.variable
+        x: Any = equation.invars[0] if known is None else known.variable
         divided = _divided(shape_of(x), shape)
         if divided is None and known is None:
             return []
@@ -532,7 +532,8 @@ def _divided(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, list[Any]] | 
     if len(before) != 1 or len(after) != 1:
         return None
     (time,), (axis,) = before, after
-    outer, inner = math.prod(old[:time]) / math.prod(new[:axis]), math.prod(old[time + 1 :]) / math.prod(new[axis + 1 :])
+    parts = (old[:time], new[:axis]), (old[time + 1 :], new[axis + 1 :])
+    outer, inner = (math.prod(before) / math.prod(after) for before, after in parts)
     if outer * inner == 1 or outer % 1 or inner % 1 or str(int(outer * inner) * old[time]) != str(new[axis]):
         return None
     return axis, [size for size in (int(outer), old[time], int(inner)) if str(size) != "1"]
