@@ -14,12 +14,14 @@ from click.testing import CliRunner
 from flax import nnx
 from jax import lax
 from refusals import check_refused
+from stream_fuzzing import campaign
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError, StreamError
 from jaxrnn.cli import main
 from jaxrnn.export import verify_export
+from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming import check
 
 RNG = np.random.default_rng(0)
@@ -43,7 +45,7 @@ def backwards(x):
 
 def flipped(x):
     """Both directions, the second between flips, with products and activations behind the first flip."""
-    turned = jax.nn.relu(jnp.flip(x, 0) @ WEIGHT + 1)
+    turned = jax.nn.relu(jnp.flip(x, 0) @ WEIGHT.astype(x.dtype) + 1)
     return jnp.concatenate([run(x), jnp.flip(run(turned), 0)], -1)
 
 
@@ -224,6 +226,50 @@ def test_each_block_sees_what_the_definition_says(name):
 @pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], [*QUICK, "layers"]))
 def test_streams_are_exact(name, future, block):
     check(bounded(name, future=future, past=6, block=block), X, axes=0, lengths=(1, 6, 11))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("future", [0, 1, 5, 16])
+@pytest.mark.parametrize(("name", "block"), [("flipped", 7), ("instance_norm", 4), ("attention", 1), ("attention", 7)])
+def test_all_lengths(name, future, block):
+    """The stream, and its gradients, for all lengths of 0 to 40 frames and four schedules of pulses, in float64."""
+
+    def weighed(function, x):
+        y = function(x)
+        return jnp.sum(jnp.sin(y) * np.cos(np.arange(40.0))[: len(y), None]), y
+
+    with jax.enable_x64(True):
+        x = RNG.normal(size=(40, 3))
+        live = jaxrnn.bounded(CASES[name], x, axes=0, future=future, past=6, block=block)
+        streamed = jaxrnn.stream(live, x, axes=0)
+        for frames in range(41):
+            slope, known = jax.grad(functools.partial(weighed, live), has_aux=True)(x[:frames])
+            for place, times in enumerate((1, 2, 3, 5)):
+                pulsed = functools.partial(streamed.with_pulse(times * streamed.smallest_pulse).run, None)
+                if frames % 4 != place:
+                    np.testing.assert_allclose(pulsed(x[:frames]), known, rtol=0, atol=1e-10)
+                    continue
+                gradient, found = jax.grad(functools.partial(weighed, pulsed), has_aux=True)(x[:frames])
+                np.testing.assert_allclose(found, known, rtol=0, atol=1e-10)
+                np.testing.assert_allclose(gradient, slope, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("first", of_tiers(range(0, 40, 4), [0]))
+def test_programs_at_random(first):
+    """Limit, stream and definition of random programs: see `stream_fuzzing.offline`."""
+    found = campaign.run(0, first, 4, bounded=True)
+    assert not found.defects, "\n\n".join(found.defects)
+    assert found.ends["exact"] >= 2, found.refusals
+
+
+@pytest.mark.parametrize("name", ["backwards", "sums"])
+def test_a_far_future_needs_no_larger_program(name):
+    """The programs of windows of 8 and of 200 frames have the same equations."""
+    near, far = (bounded(name, future=future, block=1) for future in (8, 200))
+    count = lambda live: sum(1 for _ in walk(jax.make_jaxpr(live)(X).jaxpr))  # noqa: E731
+    assert count(near) == count(far)
+    # By default, a recurrence computes each frame at most twice, in the smallest such blocks.
+    assert "blocks of 8 and 8 later" in bounded(name, future=8).table()
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, ["backwards", "global_norms"]))

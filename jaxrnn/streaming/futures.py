@@ -11,7 +11,10 @@ them. The canonical program is evaluated with other functions in place of these 
 - A statistic over all of time that frames use, such as the mean of a norm, becomes a statistic for each block (Luo and
   Mesgarani 2019, cumulative layer norm). `stream` itself turns the statistic into a step that adds a frame and a flush
   that returns the statistic as if the recording ended; a loop over frames runs both.
-- The scores of an attention to all frames are masked outside of `past` and `future` (Zhang et al. 2020).
+- The scores of an attention to all frames are masked outside of `past` and `future` (Zhang et al. 2020). The analysis
+  of `stream` finds this attention, as for the argument `past` of `stream`.
+
+The plan of the stream of the result proves that no operation needs all later frames.
 """
 
 from __future__ import annotations
@@ -42,10 +45,9 @@ from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes, value_of
 from jaxrnn.streaming.functions import is_mark, without_mark
-from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, sized
+from jaxrnn.streaming.rewriting import at_sizes, bind_at_sizes, bind_in_place, sized
 from jaxrnn.streaming.statistics import (
     Analysis,
-    bind_at,
     has_time,
     is_call,
     is_of_elements,
@@ -226,11 +228,7 @@ class Bounded:
             raise InputError(f"x must be a tree like the example, {self._structure}, and not {found}")
         with jax.enable_x64(self._wide):
             leaves, program = list(map(jnp.asarray, jax.tree.leaves(x))), self._here.program
-        frames = next(
-            leaf.shape[each.axis] // each.times
-            for leaf, each in zip(leaves, program.leaves, strict=True)
-            if each.axis is not None
-        )
+        frames = _frames_in(leaves, program)
         if not is_symbolic(frames):
             program.lengths.check(self.__name__, frames, 1)
         for leaf, each in zip(leaves, program.leaves, strict=True):
@@ -269,23 +267,18 @@ class Bounded:
         analysis = Analysis(rewritten(program.closed, _unwrapped))
         works: list[_Evaluation] = []
 
-        def live(params: Any, x: Any) -> Any:
-            leaves = jax.tree.leaves(x)
-            frames = next(
-                leaf.shape[each.axis] // each.times
-                for leaf, each in zip(leaves, program.leaves, strict=True)
-                if each.axis is not None
-            )
+        def live(*arguments: Any) -> Any:
+            params, x = arguments if self._takes_params else (None, *arguments)
+            arrays = [*jax.tree.leaves(params), *jax.tree.leaves(x)]
+            frames = _frames_in(jax.tree.leaves(x), program)
             size = functools.partial(value_of, length=frames)
-            arrays = [*jax.tree.leaves(params), *leaves]
             if not is_symbolic(frames) and frames == 0:
                 return jax.tree.unflatten(program.outputs, at_sizes(program.closed, arrays, size))
             works.append(_Evaluation(analysis, self._limits, size))
             return jax.tree.unflatten(program.outputs, works[-1].run(*arrays))
 
-        whole = live if self._takes_params else functools.partial(live, None)
-        whole.__name__ = self.__name__
-        plan = bounded_plan(whole, self._example, **self._options, bands=self._limits.band_of)
+        live.__name__ = self.__name__
+        plan = bounded_plan(live, self._example, **self._options, bands=self._limits.band_of)
         places = [*works[-1].places, *map(self._limits.place_of, plan.masks)]
         return _Traced(program, ClosedJaxpr(plan.closed.jaxpr, plan.closed.consts), tuple(places))
 
@@ -305,6 +298,12 @@ class Bounded:
         return "\n".join(
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
+
+
+def _frames_in(leaves: Sequence[Any], program: TracedProgram) -> Any:
+    """Return the number of frames of an input, in frames of the program."""
+    pairs = zip(leaves, program.leaves, strict=True)
+    return next(leaf.shape[each.axis] // each.times for leaf, each in pairs if each.axis is not None)
 
 
 class _Traced(NamedTuple):
@@ -500,16 +499,16 @@ class _Evaluation:
         """Return the statistic that each frame uses, ``[time, ...]``."""
         if variable not in self._of_frames:
             statistic = self.analysis.statistics[variable]
-            block, future = self._ends(statistic.origin)
-            self._note(statistic.origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
             others, frames = (
                 [self._environment[each] for each in some] for some in (statistic.others, statistic.frames)
             )
             if statistic.ignores_order and all(isinstance(each, Reversed) for each in frames):
                 frames = [each.array for each in frames]
-            others, frames = (list(map(_in_order, some)) for some in (others, frames))
-            found = statistic.of_each(others, frames)
-            self._of_frames[variable] = at_ends(found, block, future)
+            found = statistic.of_each(list(map(_in_order, others)), list(map(_in_order, frames)))
+            for each, x in zip(statistic.variables, found, strict=True):
+                block, future = self._ends(origin := self.analysis.made[each])
+                self._note(origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
+                self._of_frames[each] = at_ends(x, block, future)
         return self._of_frames[variable]
 
 
@@ -527,7 +526,7 @@ def _bind_unmarked(size: Callable[[Any], Any], equation: JaxprEqn, operands: lis
     """Return the results of an equation in a window, in which an associative scan is a loop like others."""
     if is_mark(equation):
         return without_mark(equation, operands)
-    return bind_at(size, equation, operands)
+    return bind_at_sizes(size, equation, operands)
 
 
 def windows(x: Any, fill: Any, block: int, future: int, length: Any) -> Any:
@@ -537,9 +536,12 @@ def windows(x: Any, fill: Any, block: int, future: int, length: Any) -> Any:
     widths = [(0, total - length, 0), *[(0, 0, 0)] * (x.ndim - 1)]
     x = lax.pad(x, jnp.asarray(fill, x.dtype), widths)
     blocks = x.reshape(count + more, block, *x.shape[1:]) if block > 1 else x[:, None]
-    parts = [lax.slice_in_dim(blocks, start, start + count) for start in range(more + 1)]
-    parts[-1] = lax.slice_in_dim(parts[-1], 0, block + future - more * block, axis=1)
-    return jnp.concatenate(parts, 1)
+    if more < 4:
+        parts = [lax.slice_in_dim(blocks, start, start + count) for start in range(more + 1)]
+        parts[-1] = lax.slice_in_dim(parts[-1], 0, block + future - more * block, axis=1)
+        return jnp.concatenate(parts, 1)
+    x = blocks[jnp.arange(count)[:, None] + np.arange(more + 1)]  # the same few equations for any future
+    return lax.slice_in_dim(x.reshape(count, (more + 1) * block, *x.shape[3:]), 0, block + future, axis=1)
 
 
 def joined(y: Any, block: int, length: Any) -> Any:
