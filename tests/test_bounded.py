@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from flax import nnx
 from jax import lax
+from onnx import TensorProto, helper, numpy_helper
 from refusals import check_refused
 from stream_fuzzing import campaign
 from tiers import of_tiers
@@ -345,6 +346,50 @@ def test_a_file_goes_the_whole_way(models, tmp_path):
     path = tmp_path / "live.onnx"
     jaxrnn.export_onnx(streamed, model.params, path, flush=tmp_path / "flush.onnx")
     assert verify_export(streamed, model.params, path).ok
+
+
+def reversed_loops():
+    """Files with a reversed Scan, CumSum and Loop, by the name of the operator."""
+
+    def file(nodes, **constants):
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["time", 3]) for name in "xy"]
+        arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+        graph = helper.make_graph(nodes, "reversed", infos[:1], infos[1:], arrays)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def body(nodes, inputs, outputs):
+        kinds = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "d": TensorProto.BOOL}
+        infos = [
+            [helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), [] if name in kinds else [3])
+             for name in names]
+            for names in (inputs, outputs)
+        ]  # fmt: skip
+        nodes = [*nodes, helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("Add", ["t", "f"], ["g"])]
+        return helper.make_graph([*nodes, helper.make_node("Identity", ["g"], ["out"])], "body", *infos)
+
+    node, zeros, directions = helper.make_node, np.zeros(3, np.float32), {"scan_input_directions": [1]}
+    scanned = body([], "hf", ["g", "out"])
+    scan = node(
+        "Scan", ["start", "x"], ["", "y"], body=scanned, num_scan_inputs=1, **directions, scan_output_directions=[1]
+    )
+    yield "Scan", file([scan], start=zeros)
+    yield "CumSum", file([node("CumSum", ["x", "axis"], ["y"], reverse=1)], axis=np.int64(0))
+    frame = [node("Sub", ["last", "i"], ["k"]), node("Gather", ["x", "k"], ["f"]), node("Identity", ["c"], ["d"])]
+    nodes = [node("Shape", ["x"], ["s"], end=1), node("Squeeze", ["s"], ["n"]), node("Sub", ["n", "one"], ["last"])]
+    nodes += [node("Loop", ["n", "true", "start"], ["", "r"], body=body(frame, "ich", ["d", "g", "out"]))]
+    nodes += [node("Slice", ["r", "end", "front", "axis", "end"], ["y"])]
+    numbers = {"end": np.array([-1]), "front": np.array([-(2**62)]), "axis": np.array([0]), "one": np.int64(1)}
+    yield "Loop", file(nodes, start=zeros, true=np.array(True), **numbers)
+
+
+@pytest.mark.parametrize(("name", "file"), [pytest.param(*case, id=case[0]) for case in reversed_loops()])
+def test_reversed_loops_of_files(name, file):
+    model = jaxrnn.load(file)
+    x = {"x": X}
+    far, near = (model.stream("time", future=future) for future in (WHOLE, 3))
+    np.testing.assert_allclose(far.offline(model.params, x)["y"], model.apply(model.params, x)["y"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(near.run(model.params, x)["y"], near.offline(model.params, x)["y"], rtol=0, atol=1e-6)
+    assert np.abs(near.offline(model.params, x)["y"] - far.offline(model.params, x)["y"]).max() > 1e-3
 
 
 @pytest.mark.thorough

@@ -184,6 +184,15 @@ def _contains_bounds(equation: JaxprEqn) -> bool:
     return False
 
 
+def _are_read(equation: JaxprEqn) -> list[bool]:
+    """Return True for each operand that an equation reads: the body of a loop may not read all of them."""
+    if equation.primitive is not scan_p:
+        return [True] * len(equation.invars)
+    body = equation.params["jaxpr"].jaxpr
+    read = {*read_by(body.eqns), *variables(body.outvars)}
+    return [each in read for each in body.invars]
+
+
 def _needs_time(equation: JaxprEqn, read: Collection[Var]) -> bool:
     """Return True for an equation whose result in a frame may need all frames, or that reads frames without time."""
     if equation.primitive is rev_p:
@@ -394,9 +403,11 @@ class _Evaluation:
     def _reversed(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
         """Return results with time reversed, in the order of time; None if the equation mixes frames or directions."""
         params, entry = equation.params, entry_of(equation)
-        over_time = [each for each in equation.invars if symbolic_axes(shape_of(each))]
-        turned = [atom for atom, each in zip(equation.invars, operands, strict=True) if isinstance(each, Reversed)]
-        if len(over_time) != len(turned) or any(len(symbolic_axes(shape_of(each))) > 1 for each in over_time):
+        pairs = zip(equation.invars, operands, _are_read(equation), strict=True)
+        over_time = [(atom, x) for atom, x, is_read in pairs if is_read and symbolic_axes(shape_of(atom))]
+        if not over_time or not all(isinstance(x, Reversed) for _, x in over_time):
+            return None
+        if any(len(symbolic_axes(shape_of(atom))) > 1 for atom, _ in over_time):
             return None
         plain = [each.array if isinstance(each, Reversed) else each for each in operands]
         axis, path = next((each.axis, each.path) for each in operands if isinstance(each, Reversed))
