@@ -14,8 +14,10 @@ from click.testing import CliRunner
 from flax import nnx
 from jax import lax
 from onnx import TensorProto, helper, numpy_helper
+from quick_compiling import QUICK as QUICK_COMPILING
 from refusals import check_refused
 from stream_fuzzing import campaign
+from stream_fuzzing.trial import Cut, everything, joined_outputs
 from tiers import of_tiers
 
 import jaxrnn
@@ -229,30 +231,33 @@ def test_streams_are_exact(name, future, block):
     check(bounded(name, future=future, past=6, block=block), X, axes=0, lengths=(1, 6, 11))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("future", [0, 1, 5, 16])
-@pytest.mark.parametrize(("name", "block"), [("flipped", 7), ("instance_norm", 4), ("attention", 1), ("attention", 7)])
+ALL_LENGTHS = [
+    (name, future, block)
+    for future in (0, 1, 5, 16)
+    for name, block in (("flipped", 7), ("instance_norm", 4), ("attention", 1), ("attention", 7))
+]
+
+
+@pytest.mark.parametrize(("name", "future", "block"), of_tiers(ALL_LENGTHS, [("attention", 5, 7)]))
 def test_all_lengths(name, future, block):
-    """The stream, and its gradients, for all lengths of 0 to 40 frames and four schedules of pulses, in float64."""
-
-    def weighed(function, x):
-        y = function(x)
-        return jnp.sum(jnp.sin(y) * np.cos(np.arange(40.0))[: len(y), None]), y
-
+    """The stream for all lengths of 0 to 40 frames and four schedules of pulses, and gradients of some, in float64."""
     with jax.enable_x64(True):
         x = RNG.normal(size=(40, 3))
-        live = jaxrnn.bounded(CASES[name], x, axes=0, future=future, past=6, block=block)
+        live = jaxrnn.bounded(lambda x: [CASES[name](x)], x, axes=0, future=future, past=6, block=block)
         streamed = jaxrnn.stream(live, x, axes=0)
-        for frames in range(41):
-            slope, known = jax.grad(functools.partial(weighed, live), has_aux=True)(x[:frames])
-            for place, times in enumerate((1, 2, 3, 5)):
-                pulsed = functools.partial(streamed.with_pulse(times * streamed.smallest_pulse).run, None)
-                if frames % 4 != place:
-                    np.testing.assert_allclose(pulsed(x[:frames]), known, rtol=0, atol=1e-10)
-                    continue
-                gradient, found = jax.grad(functools.partial(weighed, pulsed), has_aux=True)(x[:frames])
-                np.testing.assert_allclose(found, known, rtol=0, atol=1e-10)
-                np.testing.assert_allclose(gradient, slope, rtol=0, atol=1e-9)
+        cuts = []
+        for total in range(41):
+            units = total // streamed.smallest_pulse
+            singles = (units, max(0, units - 1), max(0, units - 2))
+            cuts += [*(Cut(total, single, 0) for single in singles), Cut(total, min(1, units), max(0, units - 1) // 3)]
+        compiled = jax.jit(everything(live, streamed, cuts)).lower(x).compile(QUICK_COMPILING)
+        for cut, _, found, known in joined_outputs(streamed, cuts, *jax.device_get(compiled(x))):
+            np.testing.assert_allclose(found, known, rtol=0, atol=1e-10, err_msg=str(cut))
+        for frames, times in ((1, 1), (11, 2), (40, 3)):
+            run_ = functools.partial(streamed.with_pulse(times * streamed.smallest_pulse).run, None)
+            weights = np.cos(np.arange(frames))[:, None]
+            slope = lambda f, weights=weights: jax.grad(lambda x: jnp.sum(jnp.sin(f(x)[0]) * weights))  # noqa: E731
+            np.testing.assert_allclose(slope(run_)(x[:frames]), slope(live)(x[:frames]), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("first", of_tiers(range(0, 40, 4), [0]))

@@ -67,8 +67,10 @@ def joined(w: Writer) -> Line:
 def earlier(w: Writer) -> Line:
     """Work on earlier frames."""
     v = w.pick("f")
-    forms = v and [f"remembered({v.in_order})[1]", f"before({v.in_order}, 1)", f"lax.cummax({v.in_order}, 0)"]
-    return (w.draw.choice([*forms, f"seen_by_all({v.in_order}, 1, 1, 'causal')"]), 40) if forms else None
+    if v is None:
+        return None
+    forms = [f"remembered({v.in_order})[1]", f"before({v.in_order}, 1)", f"lax.cummax({v.in_order}, 0)"]
+    return w.draw.choice([*forms, f"seen_by_all({v.in_order}, 1, 1, 'causal')"]), 40
 
 
 def moved(w: Writer) -> Line:
@@ -77,14 +79,8 @@ def moved(w: Writer) -> Line:
     if v is None:
         return None
     x = v.in_order
-    forms = x and [
-        f"{x}[1:]",
-        f"ahead({x}, 1)",
-        f"{x}[::2]",
-        f"jnp.repeat({x}, 2, axis=0)",
-        f"pool({x}, lax.max, 3, 1, (1, 1))",
-    ]
-    return (w.draw.choice(forms), 40) if forms else None
+    forms = [f"{x}[1:]", f"ahead({x}, 1)", f"{x}[::2]", f"jnp.repeat({x}, 2, axis=0)"]
+    return w.draw.choice([*forms, f"pool({x}, lax.max, 3, 1, (1, 1))"]), 40
 
 
 @dataclass(frozen=True)
