@@ -100,6 +100,11 @@ def loud(x):
     return x - jax.nn.logsumexp(x, axis=0)
 
 
+def linear_attention(x):
+    """Products of each frame with a matrix of all frames."""
+    return jax.nn.relu(x) @ (jax.nn.relu(x).T @ x) / (1 + x.shape[1] * jnp.abs(x).sum())
+
+
 def attention(x):
     return jax.nn.softmax((x @ WEIGHT.astype(x.dtype)) @ x.T, -1) @ x
 
@@ -173,6 +178,7 @@ CASES = {
             pooled,
             conditioned,
             loud,
+            linear_attention,
         ),
         attention,
     )
@@ -260,12 +266,12 @@ def test_all_lengths(name, future, block):
             np.testing.assert_allclose(slope(run_)(x[:frames]), slope(live)(x[:frames]), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("first", of_tiers(range(0, 40, 4), [0]))
+@pytest.mark.parametrize("first", of_tiers(range(0, 40, 2), [0]))
 def test_programs_at_random(first):
     """Limit, stream and definition of random programs: see `stream_fuzzing.offline`."""
-    found = campaign.run(0, first, 4, bounded=True)
+    found = campaign.run(0, first, 2, bounded=True)
     assert not found.defects, "\n\n".join(found.defects)
-    assert found.ends["exact"] >= 2, found.refusals
+    assert found.ends["exact"] >= 1, found.refusals
 
 
 @pytest.mark.parametrize("name", ["backwards", "sums"])
@@ -410,8 +416,8 @@ def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
 
 def test_what_cannot_be_bounded_names_the_place():
     refused = functools.partial(check_refused, StreamError)
-    mixing = lambda x: x @ (x.T @ x)  # noqa: E731
-    refused("meets frames in another operation than arithmetic", jaxrnn.bounded, mixing, X, axes=0)
+    joining = lambda x: jnp.concatenate([x, x.mean(0)[None]])  # noqa: E731
+    refused("meets frames in another operation than arithmetic", jaxrnn.bounded, joining, X, axes=0)
     refused("depends on all earlier and later frames; give `past=64`", jaxrnn.bounded, attention, X, axes=0)
     # Time is an axis before and after the reshape, but other elements are side by side.
     mixed = lambda x: run(jnp.flip(x, 0).reshape(3, x.shape[0]).T)  # noqa: E731

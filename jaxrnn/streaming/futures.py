@@ -480,10 +480,12 @@ class _Evaluation:
     def _with_statistics(self, equation: JaxprEqn, operands: list[Any], used: Sequence[bool]) -> list[Any]:
         """Evaluate an equation that gives statistics to frames: each frame gets the statistic of its block."""
         shape, axes = [self.size(each) for each in out_shape(equation)], symbolic_axes(out_shape(equation))
+        if len(axes) == 1 and entry_of(equation).kind == "product" and keeps_frames(equation, axes[0]):
+            return self._frame_by_frame(equation, operands, used)
         if len(axes) != 1 or not (equation.primitive is broadcast_in_dim_p or entry_of(equation).kind == "elementwise"):
             raise StreamError(
-                f"{describe_equation((equation,))} cannot be bounded: a value that depends on all frames meets "
-                "frames in another operation than arithmetic on elements"
+                f"{describe_equation((*self._path, equation))} cannot be bounded: a value that depends on all frames "
+                "meets frames in another operation than arithmetic on elements and products"
             )
         (axis,) = axes
         over_time = [x for x, atom in zip(operands, equation.invars, strict=True) if symbolic_axes(shape_of(atom))]
@@ -505,6 +507,24 @@ class _Evaluation:
             return [operands[0]]
         results = self._bound(equation, operands)
         return [Reversed(x, axis, path) for x in results] if is_turned else list(results)
+
+    def _frame_by_frame(self, equation: JaxprEqn, operands: Sequence[Any], used: Sequence[bool]) -> list[Any]:
+        """Evaluate an equation that works on single frames, on each frame with the statistic of its block."""
+        axes = [next(iter(symbolic_axes(shape_of(atom))), None) for atom in equation.invars]
+        spread = [
+            self._of_each_block(atom) if is_used else _in_order(x)
+            for x, atom, is_used in zip(operands, equation.invars, used, strict=True)
+        ]
+        (axis,) = symbolic_axes(out_shape(equation))
+        time = str(out_shape(equation)[axis])
+
+        def single(*frame: Any) -> Any:
+            frame = [x if place is None else jnp.expand_dims(x, place) for x, place in zip(frame, axes, strict=True)]
+            (y,) = bind_at_sizes(lambda size: 1 if str(size) == time else self.size(size), equation, frame)
+            return jnp.squeeze(y, axis)
+
+        places = [0 if is_used else place for place, is_used in zip(axes, used, strict=True)]
+        return [jax.vmap(single, places, axis)(*spread)]
 
     def _of_each_block(self, variable: Any) -> Any:
         """Return the statistic that each frame uses, ``[time, ...]``."""

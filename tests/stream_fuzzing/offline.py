@@ -42,7 +42,7 @@ def of_all(w: Writer) -> Line:
     forms += [f"jnp.flip(normed(jnp.flip({x}, 0)) + remembered(jnp.flip({x}, 0))[1], 0)"]
     forms += [f"{x} - {x}.mean(0)", f"{x} / (1 + jnp.abs({x}).max(0))", f"{x} - jax.nn.logsumexp({x}, 0)"]
     forms += [f"{x} + remembered({x})[0]", f"gated({x}, {seed})", f"{x} * jax.nn.softmax({x}, 0)", f"{x} - {x}[-1]"]
-    forms += [f"{x} - (jax.nn.softmax({x}, 0) * {x}).sum(0)"]
+    forms += [f"{x} - (jax.nn.softmax({x}, 0) * {x}).sum(0)", f"correlated({x}, {seed})"]
     forms += [f"seen_by_all({x}, {seed}, {w.draw.randint(1, 2)}, {mask!r})" for mask in ("all", "all", "frames")]
     outer, inner = w.draw.choice(["scan", "cond", "checkpoint", "rule"]), w.draw.choice(["norm", "back", "all"])
     return w.draw.choice([*forms, *[f"in_layers({x}, {seed}, {f'{outer}/{inner}'!r})"] * 3]), 40

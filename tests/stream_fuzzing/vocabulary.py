@@ -273,6 +273,12 @@ def gated(x, seed):
     return flat * jax.nn.sigmoid(mixed(flat.mean(0)[None], seed, flat.shape[1]))[0]
 
 
+def correlated(x, seed):
+    """Products of frames with a matrix of all frames."""
+    x = mixed(x, seed)
+    return x @ (x.T @ x) / (1 + jnp.abs(x).sum())
+
+
 def seen_by_all(x, seed, heads=1, mask="all"):
     """Attention to all frames, or to all earlier ones, or to frames that are not small."""
     queries, keys, values = (mixed(x, seed + place, 2 * heads).reshape(-1, heads, 2) for place in range(3))
