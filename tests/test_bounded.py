@@ -13,13 +13,18 @@ import pytest
 from click.testing import CliRunner
 from flax import nnx
 from jax import lax
+from onnx import TensorProto, helper, numpy_helper
+from quick_compiling import QUICK as QUICK_COMPILING
 from refusals import check_refused
+from stream_fuzzing import campaign
+from stream_fuzzing.trial import Cut, everything, joined_outputs
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError, StreamError
 from jaxrnn.cli import main
 from jaxrnn.export import verify_export
+from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming import check
 
 RNG = np.random.default_rng(0)
@@ -43,7 +48,7 @@ def backwards(x):
 
 def flipped(x):
     """Both directions, the second between flips, with products and activations behind the first flip."""
-    turned = jax.nn.relu(jnp.flip(x, 0) @ WEIGHT + 1)
+    turned = jax.nn.relu(jnp.flip(x, 0) @ WEIGHT.astype(x.dtype) + 1)
     return jnp.concatenate([run(x), jnp.flip(run(turned), 0)], -1)
 
 
@@ -93,6 +98,11 @@ def conditioned(x):
 
 def loud(x):
     return x - jax.nn.logsumexp(x, axis=0)
+
+
+def linear_attention(x):
+    """Products of each frame with a matrix of all frames."""
+    return jax.nn.relu(x) @ (jax.nn.relu(x).T @ x) / (1 + x.shape[1] * jnp.abs(x).sum())
 
 
 def attention(x):
@@ -168,6 +178,7 @@ CASES = {
             pooled,
             conditioned,
             loud,
+            linear_attention,
         ),
         attention,
     )
@@ -224,6 +235,53 @@ def test_each_block_sees_what_the_definition_says(name):
 @pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], [*QUICK, "layers"]))
 def test_streams_are_exact(name, future, block):
     check(bounded(name, future=future, past=6, block=block), X, axes=0, lengths=(1, 6, 11))
+
+
+ALL_LENGTHS = [
+    (name, future, block)
+    for future in (0, 1, 5, 16)
+    for name, block in (("flipped", 7), ("instance_norm", 4), ("attention", 1), ("attention", 7))
+]
+
+
+@pytest.mark.parametrize(("name", "future", "block"), of_tiers(ALL_LENGTHS, [("attention", 5, 7)]))
+def test_all_lengths(name, future, block):
+    """The stream for all lengths of 0 to 40 frames and four schedules of pulses, and gradients of some, in float64."""
+    with jax.enable_x64(True):
+        x = RNG.normal(size=(40, 3))
+        live = jaxrnn.bounded(lambda x: [CASES[name](x)], x, axes=0, future=future, past=6, block=block)
+        streamed = jaxrnn.stream(live, x, axes=0)
+        cuts = []
+        for total in range(41):
+            units = total // streamed.smallest_pulse
+            singles = (units, max(0, units - 1), max(0, units - 2))
+            cuts += [*(Cut(total, single, 0) for single in singles), Cut(total, min(1, units), max(0, units - 1) // 3)]
+        compiled = jax.jit(everything(live, streamed, cuts)).lower(x).compile(QUICK_COMPILING)
+        for cut, _, found, known in joined_outputs(streamed, cuts, *jax.device_get(compiled(x))):
+            np.testing.assert_allclose(found, known, rtol=0, atol=1e-10, err_msg=str(cut))
+        for frames, times in ((1, 1), (11, 2), (40, 3)):
+            run_ = functools.partial(streamed.with_pulse(times * streamed.smallest_pulse).run, None)
+            weights = np.cos(np.arange(frames))[:, None]
+            slope = lambda f, weights=weights: jax.grad(lambda x: jnp.sum(jnp.sin(f(x)[0]) * weights))  # noqa: E731
+            np.testing.assert_allclose(slope(run_)(x[:frames]), slope(live)(x[:frames]), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("first", of_tiers(range(0, 40, 2), [0]))
+def test_programs_at_random(first):
+    """Limit, stream and definition of random programs: see `stream_fuzzing.offline`."""
+    found = campaign.run(0, first, 2, bounded=True)
+    assert not found.defects, "\n\n".join(found.defects)
+    assert found.ends["exact"] >= 1, found.refusals
+
+
+@pytest.mark.parametrize("name", ["backwards", "sums"])
+def test_a_far_future_needs_no_larger_program(name):
+    """The programs of windows of 8 and of 200 frames have the same equations."""
+    near, far = (bounded(name, future=future, block=1) for future in (8, 200))
+    count = lambda live: sum(1 for _ in walk(jax.make_jaxpr(live)(X).jaxpr))  # noqa: E731
+    assert count(near) == count(far)
+    # By default, a recurrence computes each frame at most twice, in the smallest such blocks.
+    assert "blocks of 8 and 8 later" in bounded(name, future=8).table()
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, ["backwards", "global_norms"]))
@@ -301,6 +359,50 @@ def test_a_file_goes_the_whole_way(models, tmp_path):
     assert verify_export(streamed, model.params, path).ok
 
 
+def reversed_loops():
+    """Files with a reversed Scan, CumSum and Loop, by the name of the operator."""
+
+    def file(nodes, **constants):
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["time", 3]) for name in "xy"]
+        arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+        graph = helper.make_graph(nodes, "reversed", infos[:1], infos[1:], arrays)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def body(nodes, inputs, outputs):
+        kinds = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "d": TensorProto.BOOL}
+        infos = [
+            [helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), [] if name in kinds else [3])
+             for name in names]
+            for names in (inputs, outputs)
+        ]  # fmt: skip
+        nodes = [*nodes, helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("Add", ["t", "f"], ["g"])]
+        return helper.make_graph([*nodes, helper.make_node("Identity", ["g"], ["out"])], "body", *infos)
+
+    node, zeros, directions = helper.make_node, np.zeros(3, np.float32), {"scan_input_directions": [1]}
+    scanned = body([], "hf", ["g", "out"])
+    scan = node(
+        "Scan", ["start", "x"], ["", "y"], body=scanned, num_scan_inputs=1, **directions, scan_output_directions=[1]
+    )
+    yield "Scan", file([scan], start=zeros)
+    yield "CumSum", file([node("CumSum", ["x", "axis"], ["y"], reverse=1)], axis=np.int64(0))
+    frame = [node("Sub", ["last", "i"], ["k"]), node("Gather", ["x", "k"], ["f"]), node("Identity", ["c"], ["d"])]
+    nodes = [node("Shape", ["x"], ["s"], end=1), node("Squeeze", ["s"], ["n"]), node("Sub", ["n", "one"], ["last"])]
+    nodes += [node("Loop", ["n", "true", "start"], ["", "r"], body=body(frame, "ich", ["d", "g", "out"]))]
+    nodes += [node("Slice", ["r", "end", "front", "axis", "end"], ["y"])]
+    numbers = {"end": np.array([-1]), "front": np.array([-(2**62)]), "axis": np.array([0]), "one": np.int64(1)}
+    yield "Loop", file(nodes, start=zeros, true=np.array(True), **numbers)
+
+
+@pytest.mark.parametrize(("name", "file"), [pytest.param(*case, id=case[0]) for case in reversed_loops()])
+def test_reversed_loops_of_files(name, file):
+    model = jaxrnn.load(file)
+    x = {"x": X}
+    far, near = (model.stream("time", future=future) for future in (WHOLE, 3))
+    np.testing.assert_allclose(far.offline(model.params, x)["y"], model.apply(model.params, x)["y"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(near.run(model.params, x)["y"], near.offline(model.params, x)["y"], rtol=0, atol=1e-6)
+    assert np.abs(near.offline(model.params, x)["y"] - far.offline(model.params, x)["y"]).max() > 1e-3
+
+
 @pytest.mark.thorough
 def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
     file, out = str(models / "exports" / "bilstm_script.onnx"), str(tmp_path / "live.onnx")
@@ -314,8 +416,8 @@ def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
 
 def test_what_cannot_be_bounded_names_the_place():
     refused = functools.partial(check_refused, StreamError)
-    mixing = lambda x: x @ (x.T @ x)  # noqa: E731
-    refused("meets frames in another operation than arithmetic", jaxrnn.bounded, mixing, X, axes=0)
+    joining = lambda x: jnp.concatenate([x, x.mean(0)[None]])  # noqa: E731
+    refused("meets frames in another operation than arithmetic", jaxrnn.bounded, joining, X, axes=0)
     refused("depends on all earlier and later frames; give `past=64`", jaxrnn.bounded, attention, X, axes=0)
     # Time is an axis before and after the reshape, but other elements are side by side.
     mixed = lambda x: run(jnp.flip(x, 0).reshape(3, x.shape[0]).T)  # noqa: E731

@@ -11,7 +11,10 @@ them. The canonical program is evaluated with other functions in place of these 
 - A statistic over all of time that frames use, such as the mean of a norm, becomes a statistic for each block (Luo and
   Mesgarani 2019, cumulative layer norm). `stream` itself turns the statistic into a step that adds a frame and a flush
   that returns the statistic as if the recording ended; a loop over frames runs both.
-- The scores of an attention to all frames are masked outside of `past` and `future` (Zhang et al. 2020).
+- The scores of an attention to all frames are masked outside of `past` and `future` (Zhang et al. 2020). The analysis
+  of `stream` finds this attention, as for the argument `past` of `stream`.
+
+The plan of the stream of the result proves that no operation needs all later frames.
 """
 
 from __future__ import annotations
@@ -42,10 +45,9 @@ from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes, value_of
 from jaxrnn.streaming.functions import is_mark, without_mark
-from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, sized, with_time_apart
+from jaxrnn.streaming.rewriting import at_sizes, bind_at_sizes, bind_in_place, sized, with_time_apart
 from jaxrnn.streaming.statistics import (
     Analysis,
-    bind_at,
     has_time,
     is_call,
     is_of_elements,
@@ -182,6 +184,15 @@ def _contains_bounds(equation: JaxprEqn) -> bool:
     return False
 
 
+def _are_read(equation: JaxprEqn) -> list[bool]:
+    """Return True for each operand that an equation reads: the body of a loop may not read all of them."""
+    if equation.primitive is not scan_p:
+        return [True] * len(equation.invars)
+    body = equation.params["jaxpr"].jaxpr
+    read = {*read_by(body.eqns), *variables(body.outvars)}
+    return [each in read for each in body.invars]
+
+
 def _needs_time(equation: JaxprEqn, read: Collection[Var]) -> bool:
     """Return True for an equation whose result in a frame may need all frames, or that reads frames without time."""
     if equation.primitive is rev_p:
@@ -226,11 +237,7 @@ class Bounded:
             raise InputError(f"x must be a tree like the example, {self._structure}, and not {found}")
         with jax.enable_x64(self._wide):
             leaves, program = list(map(jnp.asarray, jax.tree.leaves(x))), self._here.program
-        frames = next(
-            leaf.shape[each.axis] // each.times
-            for leaf, each in zip(leaves, program.leaves, strict=True)
-            if each.axis is not None
-        )
+        frames = _frames_in(leaves, program)
         if not is_symbolic(frames):
             program.lengths.check(self.__name__, frames, 1)
         for leaf, each in zip(leaves, program.leaves, strict=True):
@@ -269,23 +276,18 @@ class Bounded:
         analysis = Analysis(with_time_apart(rewritten(program.closed, _unwrapped)))
         works: list[_Evaluation] = []
 
-        def live(params: Any, x: Any) -> Any:
-            leaves = jax.tree.leaves(x)
-            frames = next(
-                leaf.shape[each.axis] // each.times
-                for leaf, each in zip(leaves, program.leaves, strict=True)
-                if each.axis is not None
-            )
+        def live(*arguments: Any) -> Any:
+            params, x = arguments if self._takes_params else (None, *arguments)
+            arrays = [*jax.tree.leaves(params), *jax.tree.leaves(x)]
+            frames = _frames_in(jax.tree.leaves(x), program)
             size = functools.partial(value_of, length=frames)
-            arrays = [*jax.tree.leaves(params), *leaves]
             if not is_symbolic(frames) and frames == 0:
                 return jax.tree.unflatten(program.outputs, at_sizes(program.closed, arrays, size))
             works.append(_Evaluation(analysis, self._limits, size))
             return jax.tree.unflatten(program.outputs, works[-1].run(*arrays))
 
-        whole = live if self._takes_params else functools.partial(live, None)
-        whole.__name__ = self.__name__
-        plan = bounded_plan(whole, self._example, **self._options, bands=self._limits.band_of)
+        live.__name__ = self.__name__
+        plan = bounded_plan(live, self._example, **self._options, bands=self._limits.band_of)
         places = [*works[-1].places, *map(self._limits.place_of, plan.masks)]
         return _Traced(program, ClosedJaxpr(plan.closed.jaxpr, plan.closed.consts), tuple(places))
 
@@ -305,6 +307,12 @@ class Bounded:
         return "\n".join(
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
+
+
+def _frames_in(leaves: Sequence[Any], program: TracedProgram) -> Any:
+    """Return the number of frames of an input, in frames of the program."""
+    pairs = zip(leaves, program.leaves, strict=True)
+    return next(leaf.shape[each.axis] // each.times for leaf, each in pairs if each.axis is not None)
 
 
 class _Traced(NamedTuple):
@@ -395,9 +403,11 @@ class _Evaluation:
     def _reversed(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
         """Return results with time reversed, in the order of time; None if the equation mixes frames or directions."""
         params, entry = equation.params, entry_of(equation)
-        over_time = [each for each in equation.invars if symbolic_axes(shape_of(each))]
-        turned = [atom for atom, each in zip(equation.invars, operands, strict=True) if isinstance(each, Reversed)]
-        if len(over_time) != len(turned) or any(len(symbolic_axes(shape_of(each))) > 1 for each in over_time):
+        pairs = zip(equation.invars, operands, _are_read(equation), strict=True)
+        over_time = [(atom, x) for atom, x, is_read in pairs if is_read and symbolic_axes(shape_of(atom))]
+        if not over_time or not all(isinstance(x, Reversed) for _, x in over_time):
+            return None
+        if any(len(symbolic_axes(shape_of(atom))) > 1 for atom, _ in over_time):
             return None
         plain = [each.array if isinstance(each, Reversed) else each for each in operands]
         axis, path = next((each.axis, each.path) for each in operands if isinstance(each, Reversed))
@@ -470,10 +480,12 @@ class _Evaluation:
     def _with_statistics(self, equation: JaxprEqn, operands: list[Any], used: Sequence[bool]) -> list[Any]:
         """Evaluate an equation that gives statistics to frames: each frame gets the statistic of its block."""
         shape, axes = [self.size(each) for each in out_shape(equation)], symbolic_axes(out_shape(equation))
+        if len(axes) == 1 and entry_of(equation).kind == "product" and keeps_frames(equation, axes[0]):
+            return self._frame_by_frame(equation, operands, used)
         if len(axes) != 1 or not (equation.primitive is broadcast_in_dim_p or entry_of(equation).kind == "elementwise"):
             raise StreamError(
-                f"{describe_equation((equation,))} cannot be bounded: a value that depends on all frames meets "
-                "frames in another operation than arithmetic on elements"
+                f"{describe_equation((*self._path, equation))} cannot be bounded: a value that depends on all frames "
+                "meets frames in another operation than arithmetic on elements and products"
             )
         (axis,) = axes
         over_time = [x for x, atom in zip(operands, equation.invars, strict=True) if symbolic_axes(shape_of(atom))]
@@ -496,20 +508,38 @@ class _Evaluation:
         results = self._bound(equation, operands)
         return [Reversed(x, axis, path) for x in results] if is_turned else list(results)
 
+    def _frame_by_frame(self, equation: JaxprEqn, operands: Sequence[Any], used: Sequence[bool]) -> list[Any]:
+        """Evaluate an equation that works on single frames, on each frame with the statistic of its block."""
+        axes = [next(iter(symbolic_axes(shape_of(atom))), None) for atom in equation.invars]
+        spread = [
+            self._of_each_block(atom) if is_used else _in_order(x)
+            for x, atom, is_used in zip(operands, equation.invars, used, strict=True)
+        ]
+        (axis,) = symbolic_axes(out_shape(equation))
+        time = str(out_shape(equation)[axis])
+
+        def single(*frame: Any) -> Any:
+            frame = [x if place is None else jnp.expand_dims(x, place) for x, place in zip(frame, axes, strict=True)]
+            (y,) = bind_at_sizes(lambda size: 1 if str(size) == time else self.size(size), equation, frame)
+            return jnp.squeeze(y, axis)
+
+        places = [0 if is_used else place for place, is_used in zip(axes, used, strict=True)]
+        return [jax.vmap(single, places, axis)(*spread)]
+
     def _of_each_block(self, variable: Any) -> Any:
         """Return the statistic that each frame uses, ``[time, ...]``."""
         if variable not in self._of_frames:
             statistic = self.analysis.statistics[variable]
-            block, future = self._ends(statistic.origin)
-            self._note(statistic.origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
             others, frames = (
                 [self._environment[each] for each in some] for some in (statistic.others, statistic.frames)
             )
             if statistic.ignores_order and all(isinstance(each, Reversed) for each in frames):
                 frames = [each.array for each in frames]
-            others, frames = (list(map(_in_order, some)) for some in (others, frames))
-            found = statistic.of_each(others, frames)
-            self._of_frames[variable] = at_ends(found, block, future)
+            found = statistic.of_each(list(map(_in_order, others)), list(map(_in_order, frames)))
+            for each, x in zip(statistic.variables, found, strict=True):
+                block, future = self._ends(origin := self.analysis.made[each])
+                self._note(origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
+                self._of_frames[each] = at_ends(x, block, future)
         return self._of_frames[variable]
 
 
@@ -527,7 +557,7 @@ def _bind_unmarked(size: Callable[[Any], Any], equation: JaxprEqn, operands: lis
     """Return the results of an equation in a window, in which an associative scan is a loop like others."""
     if is_mark(equation):
         return without_mark(equation, operands)
-    return bind_at(size, equation, operands)
+    return bind_at_sizes(size, equation, operands)
 
 
 def windows(x: Any, fill: Any, block: int, future: int, length: Any) -> Any:
@@ -537,9 +567,12 @@ def windows(x: Any, fill: Any, block: int, future: int, length: Any) -> Any:
     widths = [(0, total - length, 0), *[(0, 0, 0)] * (x.ndim - 1)]
     x = lax.pad(x, jnp.asarray(fill, x.dtype), widths)
     blocks = x.reshape(count + more, block, *x.shape[1:]) if block > 1 else x[:, None]
-    parts = [lax.slice_in_dim(blocks, start, start + count) for start in range(more + 1)]
-    parts[-1] = lax.slice_in_dim(parts[-1], 0, block + future - more * block, axis=1)
-    return jnp.concatenate(parts, 1)
+    if more < 4:
+        parts = [lax.slice_in_dim(blocks, start, start + count) for start in range(more + 1)]
+        parts[-1] = lax.slice_in_dim(parts[-1], 0, block + future - more * block, axis=1)
+        return jnp.concatenate(parts, 1)
+    x = blocks[jnp.arange(count)[:, None] + np.arange(more + 1)]  # the same few equations for any future
+    return lax.slice_in_dim(x.reshape(count, (more + 1) * block, *x.shape[3:]), 0, block + future, axis=1)
 
 
 def joined(y: Any, block: int, length: Any) -> Any:

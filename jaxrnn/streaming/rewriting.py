@@ -1,10 +1,10 @@
-"""Rewriting of traced functions: the band of `past`, other sizes, and computations replaced by equations that stream.
+"""Rewriting of traced functions: bands of attention, other sizes, and computations replaced by equations that stream.
 
-`past` limits attention to the whole past to a band of `past` frames, and so changes the function that is streamed. A
-pass finds the equations that write minus infinity into the scores of later frames (`Mask`). `with_bands` adds equations
-after each of these, which write the same value into the scores of keys that are more than `past` frames older than
-their query. The attention of the resulting function is bounded, so the function streams. `at_length` evaluates the
-function on a whole recording, without chunks and without state.
+A band limits attention to all frames, and so changes the function that is streamed: for `past` of `stream`, attention
+to the whole past, and for `bounded` also attention to all frames. A pass finds the equations that write minus infinity
+into the scores of later frames, or that read scores without a mask (`Mask`). `with_bands` adds equations that write the
+same value into the scores of keys outside of the band. The attention of the resulting function is bounded, so the
+function streams. `at_length` evaluates the function on a whole recording, without chunks and without state.
 
 `with_numbers` replaces row and column numbers. tf2onnx writes ``tf.linalg.band_part``, and so Keras' causal mask, as a
 running count of S * S ones that becomes a matrix ``n``. Then ``n // S`` is the row, and ``n % S`` is the column. A row
@@ -202,10 +202,11 @@ def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -
 
 
 def bind_at_sizes(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of an equation with other sizes in place of symbolic sizes."""
+    """Return the results of an equation with other sizes, which may be symbolic, in place of symbolic sizes."""
     kind = entry_of(equation).kind
     if kind == "size":
-        return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
+        value, dtype = size(equation.params["dim"]), type_of(equation.outvars[0])
+        return [jnp.asarray(value).astype(dtype) if is_symbolic(value) else np.asarray(value, dtype)]
     if kind in ("call", "checkpoint"):
         return at_sizes(called(equation), operands, size)
     if kind == "custom rule":
@@ -217,13 +218,11 @@ def bind_at_sizes(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequ
 
 def bind_in_place(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
     """Return the results as `bind_at_sizes`, in a trace in which the equation keeps the line of the user's code."""
-    if entry_of(equation).kind == "size":
-        return [jnp.asarray(size(equation.params["dim"])).astype(type_of(equation.outvars[0]))]
-    if entry_of(equation).kind in _CALLS:
+    if entry_of(equation).kind in (*_CALLS, "size"):
         return bind_at_sizes(size, equation, operands)
     source = equation.source_info
     source = source.replace(name_stack=type(source.name_stack)())  # the evaluator enters the scope
-    names = [Var(each.aval) for each in equation.invars]
+    names: list[Any] = [Var(each.aval) for each in equation.invars]
     params = {key: sized(value, size) for key, value in equation.params.items()}
     changed = equation.replace(invars=names, params=params, source_info=source)
     single = jax.make_jaxpr(lambda: None)().jaxpr.replace(invars=names, outvars=equation.outvars, eqns=[changed])

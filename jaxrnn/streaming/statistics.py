@@ -8,15 +8,15 @@ recording ended. A loop over frames runs both, and so returns the statistic of a
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import dot_general_p, reshape_p, scan_p, slice_p
 
@@ -26,7 +26,7 @@ from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import inner_jaxprs, read_by, run, shape_of, type_of, variables, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
+from jaxrnn.streaming.dimensions import as_multiple, is_symbolic, symbolic_axes
 from jaxrnn.streaming.rewriting import bind_at_sizes
 from jaxrnn.streaming.transform import stream_in_types
 
@@ -81,13 +81,6 @@ def is_of_elements(equation: JaxprEqn) -> bool:
     return all(entry_of(each).kind == "elementwise" for each in equations)
 
 
-def bind_at(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of an equation with other sizes, which may be symbolic."""
-    if entry_of(equation).kind == "size":
-        return [jnp.asarray(size(equation.params["dim"])).astype(type_of(equation.outvars[0]))]
-    return bind_at_sizes(size, equation, operands)
-
-
 class Analysis:
     """The statistics of a program: values without time that depend on frames, and that frames use.
 
@@ -125,6 +118,7 @@ class Analysis:
         self.used_by_frames = self._used_by_frames()
         self.statistics: dict[Var, Statistic] = {}
         live = self._live()
+        self._merge()
         self.equations = [equation for equation in jaxpr.eqns if equation in live]
         self.read = {*read_by(self.equations), *variables(jaxpr.outvars)}
 
@@ -166,6 +160,20 @@ class Analysis:
                     self.statistics[each] = found = self.statistic(each)
                     open_ += [*found.frames, *found.others]
         return live
+
+    def _merge(self) -> None:
+        """Merge the programs of statistics of the same frames, such as the mean and the variance of a norm."""
+        together: dict[Any, list[Statistic]] = {}
+        for each in self.statistics.values():
+            key = frozenset(each.frames), frozenset(each.others), each.ignores_order
+            together.setdefault(key, []).append(each)
+        for first, *more in together.values():
+            if more:
+                results = [variable for each in (first, *more) for variable in each.variables]
+                needed = {equation for each in (first, *more) for equation in each.equations}
+                own = [equation for equation in self.jaxpr.eqns if equation in needed]
+                merged = dataclasses.replace(first, variables=results, equations=own)
+                self.statistics.update(dict.fromkeys(results, merged))
 
     def statistic(self, variable: Var) -> Statistic:
         """Return the program of a statistic.
@@ -215,7 +223,7 @@ class Analysis:
         visit(variable, True)
         own = [equation for equation in self.jaxpr.eqns if equation in needed]
         constants = dict(zip(self.jaxpr.constvars, self.closed.consts, strict=True))
-        return Statistic(variable, own, frames, others, constants, self.made[variable])
+        return Statistic((variable,), own, frames, others, constants, self.made[variable])
 
     def _is_about(self, equation: JaxprEqn, result: Var) -> bool:
         """Return True for an equation on elements between two statistics about the same frames.
@@ -232,9 +240,9 @@ class Analysis:
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """The program of a statistic, on frames and on values that are constant in time."""
+    """The program of statistics of the same frames, on these frames and on values that are constant in time."""
 
-    variable: Var
+    variables: Sequence[Var]
     equations: Sequence[JaxprEqn]
     frames: Sequence[Var]
     others: Sequence[Var]
@@ -271,14 +279,14 @@ class Statistic:
             def at(spelling: Any) -> Any:
                 if not is_symbolic(spelling):
                     return spelling
-                if (found := _as_multiple(spelling, size)) is None:
+                if (found := as_multiple(spelling, size)) is None:
                     return self.refuse(f"it needs the length {spelling} beside {size}")
                 factor, offset = found
                 return factor * count + offset
 
             environment = {**self.constants, **dict(zip((*self.others, *self.frames), (*others, *frames), strict=True))}
-            run(self.equations, environment, functools.partial(bind_at, at))
-            return environment[self.variable]
+            run(self.equations, environment, functools.partial(bind_at_sizes, at))
+            return [environment[each] for each in self.variables]
 
         # Two frames for each length, so that the length of the statistic is a symbol of its own.
         frames = [
@@ -296,8 +304,8 @@ class Statistic:
         """Refuse the statistic."""
         raise StreamError(f"{describe_equation((self.origin,))} cannot be bounded: {why}")
 
-    def of_each(self, others: Sequence[Any], frames: Sequence[Any]) -> Any:
-        """Return the statistic of all frames up to each frame, ``[time, ...]``."""
+    def of_each(self, others: Sequence[Any], frames: Sequence[Any]) -> list[Any]:
+        """Return the statistics of all frames up to each frame, each ``[time, ...]``."""
         streamed = self.streamed
 
         def step(state: Any, frame: Sequence[Any]) -> tuple[Any, Any]:
@@ -307,13 +315,3 @@ class Statistic:
 
         moved = [jnp.moveaxis(x, axis, 0) for x, axis in zip(frames, self.axes, strict=True)]
         return varying.scan(step, streamed.init(params=list(others)), moved)[1]
-
-
-def _as_multiple(spelling: Any, size: Any) -> tuple[int, int] | None:
-    """Return a and b if a size is ``a * size + b`` for all lengths, else None."""
-    far = max(magnitude_of(spelling), magnitude_of(size))
-    lengths = np.arange(1, 3 * far + 3)
-    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (spelling, size))
-    factor = int((values[-1] - values[0]) // max(counts[-1] - counts[0], 1))
-    offset = int(values[0] - factor * counts[0])
-    return (factor, offset) if np.array_equal(values, factor * counts + offset) else None
