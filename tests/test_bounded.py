@@ -13,13 +13,18 @@ import pytest
 from click.testing import CliRunner
 from flax import nnx
 from jax import lax
+from onnx import TensorProto, helper, numpy_helper
+from quick_compiling import QUICK as QUICK_COMPILING
 from refusals import check_refused
+from stream_fuzzing import campaign
+from stream_fuzzing.trial import Cut, everything, joined_outputs
 from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn import InputError, StreamError
 from jaxrnn.cli import main
 from jaxrnn.export import verify_export
+from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming import check
 
 RNG = np.random.default_rng(0)
@@ -43,7 +48,7 @@ def backwards(x):
 
 def flipped(x):
     """Both directions, the second between flips, with products and activations behind the first flip."""
-    turned = jax.nn.relu(jnp.flip(x, 0) @ WEIGHT + 1)
+    turned = jax.nn.relu(jnp.flip(x, 0) @ WEIGHT.astype(x.dtype) + 1)
     return jnp.concatenate([run(x), jnp.flip(run(turned), 0)], -1)
 
 
@@ -95,10 +100,68 @@ def loud(x):
     return x - jax.nn.logsumexp(x, axis=0)
 
 
+def linear_attention(x):
+    """Products of each frame with a matrix of all frames."""
+    return jax.nn.relu(x) @ (jax.nn.relu(x).T @ x) / (1 + x.shape[1] * jnp.abs(x).sum())
+
+
 def attention(x):
     return jax.nn.softmax((x @ WEIGHT.astype(x.dtype)) @ x.T, -1) @ x
 
 
+def layers(x):
+    """Norms, reversed recurrences and attention in a loop over layers."""
+
+    def layer(x, weight):
+        x = run(instance_norm(x) @ weight, reverse=True)
+        return attention(x), x.sum(1)
+
+    return lax.scan(layer, x, np.stack([WEIGHT, WEIGHT.T]).astype(x.dtype))
+
+
+@jax.custom_vjp
+def ruled(x):
+    return peak(x)
+
+
+ruled.defvjp(lambda x: (peak(x), x), lambda x, g: (g,))
+
+
+def wrapped(x):
+    """Statistics in branches, loops, checkpoints and functions with derivative rules."""
+    x = lax.cond(jnp.array(1) > 0, lambda x: conditioned(x), lambda x: jnp.flip(lax.cumsum(jnp.flip(x, 0)), 0), x)
+    x = jax.checkpoint(lambda x: attention(x) + excited(x))(x)
+    return ruled(lax.fori_loop(0, 2, lambda _, x: x - x.mean(0), x))
+
+
+def of_results(x):
+    """Statistics of results to which other statistics were added."""
+    x = x - jax.nn.logsumexp(x, axis=0)
+    return instance_norm(instance_norm(jax.nn.softmax(x - x.max(0), 0)) ** 2)
+
+
+def frames(x):
+    """The last frame so far, and the number of the largest."""
+    return x * x[-1] + jnp.argmax(x, 0).astype(x.dtype)
+
+
+def heads(x):
+    """Attention of several heads with a mask of frames, and then with a mask of positions and frames."""
+    queries, n = x.reshape(-1, 3, 1), jnp.arange(x.shape[0])
+    scores = jnp.einsum("qhd,khd->hqk", queries @ jnp.ones((1, 2), x.dtype), queries @ jnp.ones((1, 2), x.dtype))
+    for mask in ((x[:, 0] > -1)[None], (x[:, 0] > -1)[None] & (n[:, None] >= n) | (n[:, None] == n)):
+        weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), -1)
+        queries = jnp.einsum("hqk,khd->qhd", weights, queries)
+    return queries.reshape(-1, 3)
+
+
+def associated(x):
+    combine = lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])  # noqa: E731
+    return jaxrnn.associative_scan(combine, (jax.nn.sigmoid(x), x), reverse=True)[1]
+
+
+#: Functions in which several operations are bounded, or operations inside of others.
+CONSTRUCTS = {each.__name__: each for each in (layers, wrapped, of_results, frames, heads, associated)}
 CASES = {
     each.__name__: each
     for each in (
@@ -115,6 +178,7 @@ CASES = {
             pooled,
             conditioned,
             loud,
+            linear_attention,
         ),
         attention,
     )
@@ -124,15 +188,17 @@ RECURRENT = {"backwards", "flipped", "sums"}
 
 
 def bounded(name, **options):
-    return jaxrnn.bounded(CASES[name], X, axes=0, **options)
+    return jaxrnn.bounded({**CASES, **CONSTRUCTS}[name], X, axes=0, **options)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+@pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], QUICK))
 def test_a_bound_longer_than_the_recording_changes_nothing(name):
     for block in (None, 4):
         live = bounded(name, future=WHOLE, past=WHOLE, block=block)
         for frames in (1, 5, 23):
-            np.testing.assert_allclose(live(X[:frames]), CASES[name](X[:frames]), rtol=0, atol=3e-6)
+            known = {**CASES, **CONSTRUCTS}[name](X[:frames])
+            for found, expected in zip(jax.tree.leaves(live(X[:frames])), jax.tree.leaves(known), strict=True):
+                np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6)
 
 
 def expected(name, x, future, past, block):
@@ -166,9 +232,56 @@ def test_each_block_sees_what_the_definition_says(name):
 
 
 @pytest.mark.parametrize(("future", "block"), of_tiers([(0, None), (1, 1), (5, 4), (16, 7)], [(5, 4)]))
-@pytest.mark.parametrize("name", of_tiers(CASES, QUICK))
+@pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], [*QUICK, "layers"]))
 def test_streams_are_exact(name, future, block):
     check(bounded(name, future=future, past=6, block=block), X, axes=0, lengths=(1, 6, 11))
+
+
+ALL_LENGTHS = [
+    (name, future, block)
+    for future in (0, 1, 5, 16)
+    for name, block in (("flipped", 7), ("instance_norm", 4), ("attention", 1), ("attention", 7))
+]
+
+
+@pytest.mark.parametrize(("name", "future", "block"), of_tiers(ALL_LENGTHS, [("attention", 5, 7)]))
+def test_all_lengths(name, future, block):
+    """The stream for all lengths of 0 to 40 frames and four schedules of pulses, and gradients of some, in float64."""
+    with jax.enable_x64(True):
+        x = RNG.normal(size=(40, 3))
+        live = jaxrnn.bounded(lambda x: [CASES[name](x)], x, axes=0, future=future, past=6, block=block)
+        streamed = jaxrnn.stream(live, x, axes=0)
+        cuts = []
+        for total in range(41):
+            units = total // streamed.smallest_pulse
+            singles = (units, max(0, units - 1), max(0, units - 2))
+            cuts += [*(Cut(total, single, 0) for single in singles), Cut(total, min(1, units), max(0, units - 1) // 3)]
+        compiled = jax.jit(everything(live, streamed, cuts)).lower(x).compile(QUICK_COMPILING)
+        for cut, _, found, known in joined_outputs(streamed, cuts, *jax.device_get(compiled(x))):
+            np.testing.assert_allclose(found, known, rtol=0, atol=1e-10, err_msg=str(cut))
+        for frames, times in ((1, 1), (11, 2), (40, 3)):
+            run_ = functools.partial(streamed.with_pulse(times * streamed.smallest_pulse).run, None)
+            weights = np.cos(np.arange(frames))[:, None]
+            slope = lambda f, weights=weights: jax.grad(lambda x: jnp.sum(jnp.sin(f(x)[0]) * weights))  # noqa: E731
+            np.testing.assert_allclose(slope(run_)(x[:frames]), slope(live)(x[:frames]), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("first", of_tiers(range(0, 40, 2), [0]))
+def test_programs_at_random(first):
+    """Limit, stream and definition of random programs: see `stream_fuzzing.offline`."""
+    found = campaign.run(0, first, 2, bounded=True)
+    assert not found.defects, "\n\n".join(found.defects)
+    assert found.ends["exact"] >= 1, found.refusals
+
+
+@pytest.mark.parametrize("name", ["backwards", "sums"])
+def test_a_far_future_needs_no_larger_program(name):
+    """The programs of windows of 8 and of 200 frames have the same equations."""
+    near, far = (bounded(name, future=future, block=1) for future in (8, 200))
+    count = lambda live: sum(1 for _ in walk(jax.make_jaxpr(live)(X).jaxpr))  # noqa: E731
+    assert count(near) == count(far)
+    # By default, a recurrence computes each frame at most twice, in the smallest such blocks.
+    assert "blocks of 8 and 8 later" in bounded(name, future=8).table()
 
 
 @pytest.mark.parametrize("name", of_tiers(CASES, ["backwards", "global_norms"]))
@@ -246,6 +359,50 @@ def test_a_file_goes_the_whole_way(models, tmp_path):
     assert verify_export(streamed, model.params, path).ok
 
 
+def reversed_loops():
+    """Files with a reversed Scan, CumSum and Loop, by the name of the operator."""
+
+    def file(nodes, **constants):
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["time", 3]) for name in "xy"]
+        arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+        graph = helper.make_graph(nodes, "reversed", infos[:1], infos[1:], arrays)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def body(nodes, inputs, outputs):
+        kinds = {"i": TensorProto.INT64, "c": TensorProto.BOOL, "d": TensorProto.BOOL}
+        infos = [
+            [helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), [] if name in kinds else [3])
+             for name in names]
+            for names in (inputs, outputs)
+        ]  # fmt: skip
+        nodes = [*nodes, helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("Add", ["t", "f"], ["g"])]
+        return helper.make_graph([*nodes, helper.make_node("Identity", ["g"], ["out"])], "body", *infos)
+
+    node, zeros, directions = helper.make_node, np.zeros(3, np.float32), {"scan_input_directions": [1]}
+    scanned = body([], "hf", ["g", "out"])
+    scan = node(
+        "Scan", ["start", "x"], ["", "y"], body=scanned, num_scan_inputs=1, **directions, scan_output_directions=[1]
+    )
+    yield "Scan", file([scan], start=zeros)
+    yield "CumSum", file([node("CumSum", ["x", "axis"], ["y"], reverse=1)], axis=np.int64(0))
+    frame = [node("Sub", ["last", "i"], ["k"]), node("Gather", ["x", "k"], ["f"]), node("Identity", ["c"], ["d"])]
+    nodes = [node("Shape", ["x"], ["s"], end=1), node("Squeeze", ["s"], ["n"]), node("Sub", ["n", "one"], ["last"])]
+    nodes += [node("Loop", ["n", "true", "start"], ["", "r"], body=body(frame, "ich", ["d", "g", "out"]))]
+    nodes += [node("Slice", ["r", "end", "front", "axis", "end"], ["y"])]
+    numbers = {"end": np.array([-1]), "front": np.array([-(2**62)]), "axis": np.array([0]), "one": np.int64(1)}
+    yield "Loop", file(nodes, start=zeros, true=np.array(True), **numbers)
+
+
+@pytest.mark.parametrize(("name", "file"), [pytest.param(*case, id=case[0]) for case in reversed_loops()])
+def test_reversed_loops_of_files(name, file):
+    model = jaxrnn.load(file)
+    x = {"x": X}
+    far, near = (model.stream("time", future=future) for future in (WHOLE, 3))
+    np.testing.assert_allclose(far.offline(model.params, x)["y"], model.apply(model.params, x)["y"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(near.run(model.params, x)["y"], near.offline(model.params, x)["y"], rtol=0, atol=1e-6)
+    assert np.abs(near.offline(model.params, x)["y"] - far.offline(model.params, x)["y"]).max() > 1e-3
+
+
 @pytest.mark.thorough
 def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
     file, out = str(models / "exports" / "bilstm_script.onnx"), str(tmp_path / "live.onnx")
@@ -257,20 +414,16 @@ def test_the_command_exports_and_verifies_a_bounded_file(models, tmp_path):
     assert json.loads(result.output)["verified"]
 
 
-def test_a_reshape_that_mixes_frames_is_not_behind_a_flip():
-    """Time is an axis before and after, but other elements are side by side."""
-    mixed = lambda x: run(jnp.flip(x, 0).reshape(3, x.shape[0]).T)  # noqa: E731
-    far = jaxrnn.bounded(mixed, X, axes=0, future=WHOLE)
-    np.testing.assert_allclose(far(X), mixed(X), rtol=0, atol=1e-6)
-
-
 def test_what_cannot_be_bounded_names_the_place():
     refused = functools.partial(check_refused, StreamError)
-    mixing = lambda x: x @ (x.T @ x)  # noqa: E731
-    refused("meets frames in another operation than arithmetic", jaxrnn.bounded, mixing, X, axes=0)
-    refused("attention to all frames: give `past`", jaxrnn.bounded, attention, X, axes=0)
-    sorting = jaxrnn.bounded(lambda x: jnp.sort(x, 0), X, axes=0)
-    refused("'sort'", jaxrnn.stream, sorting, X, axes=0)
+    joining = lambda x: jnp.concatenate([x, x.mean(0)[None]])  # noqa: E731
+    refused("meets frames in another operation than arithmetic", jaxrnn.bounded, joining, X, axes=0)
+    refused("depends on all earlier and later frames; give `past=64`", jaxrnn.bounded, attention, X, axes=0)
+    # Time is an axis before and after the reshape, but other elements are side by side.
+    mixed = lambda x: run(jnp.flip(x, 0).reshape(3, x.shape[0]).T)  # noqa: E731
+    refused(r"jnp.flip in test_bounded.py.* reverses time", jaxrnn.bounded, mixed, X, axes=0)
+    refused(r"jnp.flip in test_bounded.py.* reverses time", jaxrnn.bounded, lambda x: x + jnp.flip(x, 0), X, axes=0)
+    refused(r"'sort' .test_bounded.py", jaxrnn.bounded, lambda x: jnp.sort(x, 0), X, axes=0)
     branching = lambda x: x * (2 if isinstance(x.shape[0], int) and x.shape[0] < 5 else 1)  # noqa: E731
     refused("depends on the length", jaxrnn.bounded, branching, X, axes=0)
     check_refused(InputError, "a whole number from 0 on, not -1", jaxrnn.bounded, run, X, axes=0, future=-1)
@@ -292,6 +445,27 @@ def test_what_cannot_be_bounded_names_the_place():
         axes=0,
         future={"nope": 3},
     )
-    looped = lambda x: lax.fori_loop(0, 2, lambda _, carry: carry - carry.mean(0), x)  # noqa: E731
-    refused("cannot be bounded for every length", jaxrnn.bounded, looped, X, axes=0)
     check_refused(InputError, "block must be", jaxrnn.bounded, run, X, axes=0, block=0)
+
+
+def group_norm(x):
+    """Two groups of channels, normalised as PyTorch exports the norm: over one axis of channels and frames."""
+    groups = x.T.reshape(1, 2, -1)
+    distance = groups - groups.mean(2, keepdims=True)
+    scale = jnp.sqrt(jnp.square(distance).mean(2, keepdims=True) + 1e-5)
+    return (distance / scale * 2).reshape(x.shape[1], x.shape[0]).T
+
+
+def flat_peak(x):
+    flat = x.reshape(-1)
+    return (flat / jnp.abs(flat).max()).reshape(x.shape)
+
+
+@pytest.mark.parametrize("function", of_tiers([group_norm, flat_peak], [group_norm]))
+def test_time_joined_with_other_axes_stays_time(function):
+    """A frame sees all channels of the frames up to `future`, although no axis of the statistic is time."""
+    x = RNG.normal(size=(11, 4)).astype(np.float32)
+    live = jaxrnn.bounded(function, x, axes=0, future=3)
+    known = [function(x[: frame + 4])[frame] for frame in range(11)]
+    np.testing.assert_allclose(live(x), known, rtol=0, atol=1e-6)
+    check(live, x, axes=0, lengths=(1, 6, 11))

@@ -176,6 +176,15 @@ def _largest(dimension: str, size: str) -> int | None:
     return most if earlier == most > -LARGEST else None
 
 
+def as_multiple(dimension: Any, size: Any) -> tuple[int, int] | None:
+    """Return a and b if a dimension is ``a * size + b`` for all lengths, else None."""
+    lengths = np.arange(1, 3 * max(magnitude_of(dimension), magnitude_of(size)) + 3)
+    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
+    factor = int((values[-1] - values[0]) // max(counts[-1] - counts[0], 1))
+    offset = int(values[0] - factor * counts[0])
+    return (factor, offset) if np.array_equal(values, factor * counts + offset) else None
+
+
 def is_zero(size: Any, allow: Callable[[Any], Any] | None = None, period: int = 1, far: int = 1) -> Answer:
     """Return True if a dimension is 0 for all lengths, False if for no length, else Unknown.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -15,8 +15,9 @@ from jax.extend.core import ClosedJaxpr, Var
 from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.jaxprs.moves import split
 from jaxrnn.steps.stepspec import Layout, State
+from jaxrnn.streaming.diagnostics import Path
 from jaxrnn.streaming.dimensions import Laps, Timeline
-from jaxrnn.streaming.values import Mask
+from jaxrnn.streaming.values import Band, Mask
 
 
 class Initial:
@@ -68,8 +69,8 @@ class Facts:
     kinds: Mapping[str, str] = field(default_factory=dict)  # the kind of each state entry, such as "delay" or "carry"
     #: for each loop around time, the templates of the carry until they stop changing
     carries: Mapping[Any, Any] = field(default_factory=dict)
-    #: the largest number of earlier frames that unbounded attention sees, in the analysis that finds the masks
-    past: int | None = None
+    #: the band of the attention at a path, in the analysis that finds the masks of attention to all frames
+    bands: Callable[[Path], Band] | None = None
     masks: tuple[Mask, ...] = ()
     positive: frozenset[Var] = frozenset()  # factors of wide values that are positive and finite; see `narrow`
     outputs: tuple[Any, ...] = ()  # chunks and final values without arrays; other outputs are None

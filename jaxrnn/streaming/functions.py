@@ -226,9 +226,14 @@ ad.primitive_jvps[_associative] = _jvp
 ad.primitive_transposes[_associative] = _transpose
 
 
+def is_mark(equation: JaxprEqn) -> bool:
+    """Return True for the marker."""
+    return equation.primitive is _associative
+
+
 def without_mark(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     """Apply an equation like `bind`, and remove the marker."""
-    if equation.primitive is _associative:
+    if is_mark(equation):
         return operands[: equation.params["count"]]
     return bind(equation, operands)
 

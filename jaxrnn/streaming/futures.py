@@ -11,7 +11,10 @@ them. The canonical program is evaluated with other functions in place of these 
 - A statistic over all of time that frames use, such as the mean of a norm, becomes a statistic for each block (Luo and
   Mesgarani 2019, cumulative layer norm). `stream` itself turns the statistic into a step that adds a frame and a flush
   that returns the statistic as if the recording ended; a loop over frames runs both.
-- The scores of an attention to all frames are masked outside of `past` and `future` (Zhang et al. 2020).
+- The scores of an attention to all frames are masked outside of `past` and `future` (Zhang et al. 2020). The analysis
+  of `stream` finds this attention, as for the argument `past` of `stream`.
+
+The plan of the stream of the result proves that no operation needs all later frames.
 """
 
 from __future__ import annotations
@@ -19,40 +22,40 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import broadcast_in_dim_p, rev_p, scan_p
 
-from jaxrnn._files.messages import first_line, short_repr
+from jaxrnn._files.messages import short_repr
 from jaxrnn._jax import varying
-from jaxrnn._jax.sizes import deciding
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import InputError, StreamError, is_count
 from jaxrnn.jaxprs.canonical import called, rewritten
-from jaxrnn.jaxprs.equations import evaluate, read, run, shape_of, type_of, variables
+from jaxrnn.jaxprs.equations import bind, evaluate, inner_jaxprs, read, read_by, run, shape_of, variables
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.stepper import NO_NOTES
-from jaxrnn.streaming.diagnostics import describe_equation, node_scope_of
+from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import is_symbolic, out_shape, symbolic_axes, value_of
+from jaxrnn.streaming.functions import is_mark, without_mark
+from jaxrnn.streaming.rewriting import at_sizes, bind_at_sizes, bind_in_place, sized, with_time_apart
 from jaxrnn.streaming.statistics import (
     Analysis,
-    bind_at,
     has_time,
-    inside,
     is_call,
     is_of_elements,
     keeps_frames,
     runs_over_time,
 )
-from jaxrnn.streaming.transform import TracedProgram, offline_program
+from jaxrnn.streaming.transform import TracedProgram, bounded_plan, offline_program
+from jaxrnn.streaming.values import Band, Mask
 
 #: The value in frames that do not exist, at which few functions have a singular derivative.
 _HARMLESS = 0.5
@@ -83,12 +86,26 @@ class Futures:
     block: int | None
     used: set[str] = field(default_factory=set)  # the names that equations have
 
-    def future_of(self, equation: JaxprEqn) -> int:
+    def future_of(self, path: Path) -> int:
         """Return the future of an equation: that of the longest name with which its scope begins."""
-        scope = node_scope_of((equation,))
+        scope = node_scope_of(path)
         name = max((name for name in self.future if scope.startswith(name)), key=len)
         self.used.add(name)
         return self.future[name]
+
+    def band_of(self, path: Path) -> Band:
+        """Return the band of the attention at a path."""
+        future = self.future_of(path)
+        return Band(self.past, future, self.block_of(future))
+
+    def place_of(self, mask: Mask) -> BoundedPlace:
+        """Return the place of attention with a band."""
+        band = mask.band or Band(None)
+        sides = [f"{band.past} frame(s) before"] * (band.past is not None)
+        sides += [f"{band.future} after"] * (band.future is not None)
+        ahead = 0 if band.future is None else band.block - 1 + band.future
+        became = f"attention to {' and '.join(sides)} blocks of {band.block}"
+        return BoundedPlace(describe_equation(mask.path), became, ahead)
 
     def block_of(self, future: int, *, recurrent: bool = False) -> int:
         """Return the frames that share an end; by default, a recurrence computes each frame at most twice."""
@@ -146,32 +163,44 @@ def bounded(
             raise InputError(f"the frames of {name or 'future'!r} must be a whole number from 0 on, not {frames!r}")
     if block is not None and not is_count(block, 1):
         raise InputError(f"block must be a whole number of frames from 1 on, not {block!r}")
-    trace = functools.partial(
-        offline_program, function, example, axes=axes, params=params, multiple=multiple, constraints=constraints
-    )
-    structure = jax.tree.structure(example)
-    result = Bounded(
-        function, structure, trace, Futures({"": 0, **given}, past, block), takes_params=params is not None
-    )
-    result._find_places()
-    return result
+    options = {"axes": axes, "params": params, "multiple": multiple, "constraints": constraints}
+    limits = Futures({"": 0, **given}, past, block)
+    return Bounded(function, example, limits, options, takes_params=params is not None)
 
 
 def _unwrapped(equation: JaxprEqn) -> Callable[..., Any] | None:
     """Return the function in a call or custom derivative rule that contains an operation over time, else None."""
-    if not is_call(equation) or not any(map(_needs_time, inside(equation))):
+    if not is_call(equation) or not _contains_bounds(equation):
         return None
     return lambda *operands: evaluate(called(equation), operands)
 
 
-def _needs_time(equation: JaxprEqn) -> bool:
-    """Return True for an equation whose result in a frame may need all frames."""
-    kind, params = entry_of(equation).kind, equation.params
-    if kind == "reduction":
-        return any(axis in symbolic_axes(shape_of(equation.invars[0])) for axis in params.get("axes", ()))
+def _contains_bounds(equation: JaxprEqn) -> bool:
+    """Return True if an operation inside of an equation may need all frames."""
+    for inner in inner_jaxprs(equation):
+        read = {*read_by(inner.eqns), *variables(inner.outvars)}
+        if any(_needs_time(each, read) or _contains_bounds(each) for each in inner.eqns):
+            return True
+    return False
+
+
+def _are_read(equation: JaxprEqn) -> list[bool]:
+    """Return True for each operand that an equation reads: the body of a loop may not read all of them."""
+    if equation.primitive is not scan_p:
+        return [True] * len(equation.invars)
+    body = equation.params["jaxpr"].jaxpr
+    read = {*read_by(body.eqns), *variables(body.outvars)}
+    return [each in read for each in body.invars]
+
+
+def _needs_time(equation: JaxprEqn, read: Collection[Var]) -> bool:
+    """Return True for an equation whose result in a frame may need all frames, or that reads frames without time."""
     if equation.primitive is rev_p:
-        return any(axis in symbolic_axes(out_shape(equation)) for axis in params["dimensions"])
-    return runs_over_time(equation) and bool(params["reverse"])
+        return any(axis in symbolic_axes(out_shape(equation)) for axis in equation.params["dimensions"])
+    if runs_over_time(equation) and equation.params["reverse"]:
+        return True
+    results = [bool(symbolic_axes(shape_of(each))) for each in equation.outvars if each in read]
+    return any(symbolic_axes(shape_of(each)) for each in equation.invars) and not all(results)
 
 
 class Bounded:
@@ -183,15 +212,19 @@ class Bounded:
 
     places: tuple[BoundedPlace, ...]
 
-    def __init__(
-        self, function: Any, structure: Any, trace: Callable[[], TracedProgram], limits: Futures, *, takes_params: bool
-    ):
+    def __init__(self, function: Any, example: Any, limits: Futures, options: Mapping[str, Any], *, takes_params: bool):
+        structure = jax.tree.structure(example)
         self.__name__ = f"{getattr(function, '__name__', type(function).__name__)} with bounded futures"
         #: The operators of an ONNX file by scope, and its texts for readers, as the function has them.
         self.operators, self.notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
-        self._trace, self._takes_params, self._limits = trace, takes_params, limits
-        self._structure, self._wide, self._traced = structure, Types.here().wide, dict[Any, Analysis]()
+        self._options, self._takes_params, self._limits = options, takes_params, limits
+        self._structure, self._wide, self._traced = structure, Types.here().wide, dict[Any, _Traced]()
         self._compiled = jax.jit(self._evaluate, static_argnums=(0, 1))
+        self._function, self._example = function, example
+        self.places = self._here.places
+        if unused := [name for name in limits.future if name and name not in limits.used]:
+            places = ", ".join(dict.fromkeys(each.where for each in self.places)) or "none"
+            raise InputError(f"future: no bounded operation is in a scope or node {unused[0]!r}; operations: {places}")
 
     def __call__(self, *arguments: Any) -> Any:
         """Apply the function to ``(params, x)``, or to ``x`` if it has no parameters."""
@@ -203,12 +236,8 @@ class Bounded:
         if (found := jax.tree.structure(x)) != self._structure:
             raise InputError(f"x must be a tree like the example, {self._structure}, and not {found}")
         with jax.enable_x64(self._wide):
-            leaves, program = list(map(jnp.asarray, jax.tree.leaves(x))), self._analysis.program
-        frames = next(
-            leaf.shape[each.axis] // each.times
-            for leaf, each in zip(leaves, program.leaves, strict=True)
-            if each.axis is not None
-        )
+            leaves, program = list(map(jnp.asarray, jax.tree.leaves(x))), self._here.program
+        frames = _frames_in(leaves, program)
         if not is_symbolic(frames):
             program.lengths.check(self.__name__, frames, 1)
         for leaf, each in zip(leaves, program.leaves, strict=True):
@@ -227,19 +256,40 @@ class Bounded:
         """Evaluate the program; `types` is a part of the key of the compiled function."""
         with dataclasses.replace(types, wide=self._wide).in_force():
             size = functools.partial(value_of, length=frames)
-            if not is_symbolic(frames) and frames == 0:  # nothing to bound, and no last frame
-                return evaluate(self._analysis.program.closed, arrays, functools.partial(bind_at, size))
-            return _Evaluation(self._analysis, self._limits, size).run(*arrays)
+            if is_symbolic(frames):
+                return evaluate(self._here.closed, arrays, functools.partial(bind_in_place, size))
+            # In an empty recording is nothing to bound, and no last frame.
+            return at_sizes(self._here.closed if frames else self._here.program.closed, arrays, size)
 
     @property
-    def _analysis(self) -> Analysis:
-        """The program in the current compute type, with the statistics."""
+    def _here(self) -> _Traced:
+        """The program in the current compute type."""
         types = dataclasses.replace(Types.here(), wide=self._wide, plain=False)
         if types not in self._traced:
             with types.in_force():
-                program = self._trace()
-                self._traced[types] = Analysis(program._replace(closed=rewritten(program.closed, _unwrapped)))
+                self._traced[types] = self._bounded()
         return self._traced[types]
+
+    def _bounded(self) -> _Traced:
+        """Trace the function, bound the futures, and refuse what the stream of the result would refuse."""
+        program = offline_program(self._function, self._example, **self._options)
+        analysis = Analysis(with_time_apart(rewritten(program.closed, _unwrapped)))
+        works: list[_Evaluation] = []
+
+        def live(*arguments: Any) -> Any:
+            params, x = arguments if self._takes_params else (None, *arguments)
+            arrays = [*jax.tree.leaves(params), *jax.tree.leaves(x)]
+            frames = _frames_in(jax.tree.leaves(x), program)
+            size = functools.partial(value_of, length=frames)
+            if not is_symbolic(frames) and frames == 0:
+                return jax.tree.unflatten(program.outputs, at_sizes(program.closed, arrays, size))
+            works.append(_Evaluation(analysis, self._limits, size))
+            return jax.tree.unflatten(program.outputs, works[-1].run(*arrays))
+
+        live.__name__ = self.__name__
+        plan = bounded_plan(live, self._example, **self._options, bands=self._limits.band_of)
+        places = [*works[-1].places, *map(self._limits.place_of, plan.masks)]
+        return _Traced(program, ClosedJaxpr(plan.closed.jaxpr, plan.closed.consts), tuple(places))
 
     def table(self) -> str:
         """Return the changed operations as a table."""
@@ -258,31 +308,28 @@ class Bounded:
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
 
-    def _find_places(self) -> None:
-        """Evaluate shapes for the symbolic length, which finds the places, and refuses other operations."""
-        analysis = self._analysis
-        work = _Evaluation(analysis, self._limits, lambda size: size)
-        structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in analysis.jaxpr.invars]
-        with deciding(analysis.program.lengths.is_zero, analysis.program.length):
-            try:
-                jax.eval_shape(work.run, *structs)
-            except InconclusiveDimensionOperation as error:
-                raise StreamError(
-                    f"the function cannot be bounded for every length: {first_line(error)}; give the lengths that it "
-                    'takes, such as `constraints=["S >= 16"]`, or move the operation out of a loop'
-                ) from error
-        if unused := [name for name in self._limits.future if name and name not in self._limits.used]:
-            places = ", ".join(dict.fromkeys(each.where for each in work.places)) or "none"
-            raise InputError(f"future: no bounded operation is in a scope or node {unused[0]!r}; operations: {places}")
-        self.places = tuple(work.places)
+
+def _frames_in(leaves: Sequence[Any], program: TracedProgram) -> Any:
+    """Return the number of frames of an input, in frames of the program."""
+    pairs = zip(leaves, program.leaves, strict=True)
+    return next(leaf.shape[each.axis] // each.times for leaf, each in pairs if each.axis is not None)
+
+
+class _Traced(NamedTuple):
+    """A program, and the program with bounded futures, both of arrays with a symbolic length."""
+
+    program: TracedProgram
+    closed: Any
+    places: tuple[BoundedPlace, ...]
 
 
 @dataclass(frozen=True)
 class Reversed:
-    """An array with time reversed along an axis; ``array`` is in the order of time."""
+    """An array with time reversed along an axis; ``array`` is in the order of time, and `path` is that of the flip."""
 
     array: Any
     axis: int
+    path: Path
 
 
 @dataclass
@@ -300,15 +347,13 @@ class _Evaluation:
     def run(self, *arrays: Any) -> list[Any]:
         """Evaluate the program."""
         jaxpr = self.analysis.jaxpr
-        self._environment.update(zip(jaxpr.constvars, self.analysis.program.closed.consts, strict=True))
+        self._environment.update(zip(jaxpr.constvars, self.analysis.closed.consts, strict=True))
         self._environment.update(zip(jaxpr.invars, arrays, strict=True))
         for equation in self.analysis.equations:
             for atom in variables(equation.invars):  # statistics come from `_of_each_block`
                 if atom in self.analysis.statistics:
                     self._environment.setdefault(atom, None)
             run([equation], self._environment, self.apply)
-            if equation.outvars and equation.outvars[0] in self.analysis.scores:
-                self._environment[equation.outvars[0]] = self._banded(equation)
         return [_in_order(read(atom, self._environment)) for atom in jaxpr.outvars]
 
     def apply(self, equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
@@ -328,46 +373,63 @@ class _Evaluation:
                 return results
             operands = list(map(_in_order, operands))
         params = equation.params
-        if equation.primitive is rev_p:
+        if entry_of(equation).kind == "loop" and not runs_over_time(equation) and _contains_bounds(equation):
+            return bind(equation, operands, **{key: self._inside(each, equation) for key, each in params.items()})
+        if equation.primitive is rev_p and equation.invars[0] in self.analysis.from_frames:
             axes = [axis for axis in params["dimensions"] if axis in symbolic_axes(out_shape(equation))]
             if len(axes) == 1:
                 others = tuple(axis for axis in params["dimensions"] if axis != axes[0])
-                return [Reversed(lax.rev(operands[0], others) if others else operands[0], axes[0])]
+                x = lax.rev(operands[0], others) if others else operands[0]
+                return [Reversed(x, axes[0], (*self._path, equation))]
         if runs_over_time(equation) and params["reverse"]:
             return self._windowed(equation, operands)
-        return bind_at(self.size, equation, operands)
+        return self._bound(equation, operands)
+
+    def _inside(self, value: Any, equation: JaxprEqn) -> Any:
+        """Bound the programs in a parameter of a loop over something else than time, or of a choice."""
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(self._inside(each, equation) for each in value)
+        if not isinstance(value, ClosedJaxpr):
+            return sized(value, self.size)
+        work = _Evaluation(Analysis(value), self.limits, self.size, self.places, (*self._path, equation))
+        structs = [
+            jax.ShapeDtypeStruct(sized(each.shape, self.size), each.dtype, weak_type=each.weak_type)
+            for each in value.in_avals
+        ]
+        return jax.make_jaxpr(work.run)(*structs)
 
     # -- flips
 
     def _reversed(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any] | None:
         """Return results with time reversed, in the order of time; None if the equation mixes frames or directions."""
         params, entry = equation.params, entry_of(equation)
-        over_time = [each for each in equation.invars if symbolic_axes(shape_of(each))]
-        turned = [atom for atom, each in zip(equation.invars, operands, strict=True) if isinstance(each, Reversed)]
-        if len(over_time) != len(turned) or any(len(symbolic_axes(shape_of(each))) > 1 for each in over_time):
+        pairs = zip(equation.invars, operands, _are_read(equation), strict=True)
+        over_time = [(atom, x) for atom, x, is_read in pairs if is_read and symbolic_axes(shape_of(atom))]
+        if not over_time or not all(isinstance(x, Reversed) for _, x in over_time):
+            return None
+        if any(len(symbolic_axes(shape_of(atom))) > 1 for atom, _ in over_time):
             return None
         plain = [each.array if isinstance(each, Reversed) else each for each in operands]
-        axis = next(each.axis for each in operands if isinstance(each, Reversed))
+        axis, path = next((each.axis, each.path) for each in operands if isinstance(each, Reversed))
         if equation.primitive is rev_p:
             others = tuple(each for each in params["dimensions"] if each != axis)
             x = lax.rev(plain[0], others) if others else plain[0]
-            return [x if axis in params["dimensions"] else Reversed(x, axis)]
+            return [x if axis in params["dimensions"] else Reversed(x, axis, path)]
         if runs_over_time(equation):
             changed = equation.replace(params={**params, "reverse": not params["reverse"]})
             results = self._windowed(changed, plain) if changed.params["reverse"] else self._bound(changed, plain)
             carries = Scan.of(equation).carry if equation.primitive is scan_p else 0
-            return [*results[:carries], *(Reversed(each, axis) for each in results[carries:])]
+            return [*results[:carries], *(Reversed(each, axis, path) for each in results[carries:])]
         if entry.kind == "reduction" and axis in params.get("axes", ()) and entry.monoid:
             return self._bound(equation, plain)
         if not keeps_frames(equation, axis):
             return None
         results = self._bound(equation, plain)
-        return [
-            Reversed(x, symbolic_axes(shape_of(each))[0]) for x, each in zip(results, equation.outvars, strict=True)
-        ]
+        axes = [symbolic_axes(shape_of(each))[0] for each in equation.outvars]
+        return [Reversed(x, axis, path) for x, axis in zip(results, axes, strict=True)]
 
     def _bound(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-        return list(bind_at(self.size, equation, operands))
+        return list(bind_in_place(self.size, equation, operands))
 
     # -- windows
 
@@ -375,7 +437,7 @@ class _Evaluation:
         self.places.append(BoundedPlace(describe_equation((*self._path, equation)), became, ahead))
 
     def _ends(self, equation: JaxprEqn, *, recurrent: bool = False) -> tuple[int, int]:
-        future = self.limits.future_of(equation)
+        future = self.limits.future_of((*self._path, equation))
         return self.limits.block_of(future, recurrent=recurrent), future
 
     def _windowed(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
@@ -393,7 +455,7 @@ class _Evaluation:
 
         def step(carry: list[Any], frame: Any) -> tuple[list[Any], list[Any]]:
             here, x = frame
-            results = evaluate(body, [*fixed, *carry, *x], functools.partial(bind_at, self.size))
+            results = evaluate(body, [*fixed, *carry, *x], functools.partial(_bind_unmarked, self.size))
             return [jnp.where(here, *pair) for pair in zip(results[:count], carry, strict=True)], results[count:]
 
         def of_window(here: Any, xs: Any) -> Any:
@@ -418,14 +480,17 @@ class _Evaluation:
     def _with_statistics(self, equation: JaxprEqn, operands: list[Any], used: Sequence[bool]) -> list[Any]:
         """Evaluate an equation that gives statistics to frames: each frame gets the statistic of its block."""
         shape, axes = [self.size(each) for each in out_shape(equation)], symbolic_axes(out_shape(equation))
+        if len(axes) == 1 and entry_of(equation).kind == "product" and keeps_frames(equation, axes[0]):
+            return self._frame_by_frame(equation, operands, used)
         if len(axes) != 1 or not (equation.primitive is broadcast_in_dim_p or entry_of(equation).kind == "elementwise"):
             raise StreamError(
-                f"{describe_equation((equation,))} cannot be bounded: a value that depends on all frames meets "
-                "frames in another operation than arithmetic on elements"
+                f"{describe_equation((*self._path, equation))} cannot be bounded: a value that depends on all frames "
+                "meets frames in another operation than arithmetic on elements and products"
             )
         (axis,) = axes
         over_time = [x for x, atom in zip(operands, equation.invars, strict=True) if symbolic_axes(shape_of(atom))]
         is_turned = bool(over_time) and all(isinstance(x, Reversed) and x.axis == axis for x in over_time)
+        path = over_time[0].path if is_turned else ()
         operands = [x.array if is_turned and isinstance(x, Reversed) else _in_order(x) for x in operands]
         for place, (atom, is_used) in enumerate(zip(equation.invars, used, strict=True)):
             if not is_used:
@@ -440,51 +505,59 @@ class _Evaluation:
             operands[place] = lax.broadcast_in_dim(jnp.transpose(x, order), shape, sorted([axis, *dims]))
         if equation.primitive is broadcast_in_dim_p:
             return [operands[0]]
-        results = bind_at(self.size, equation, operands)
-        return [Reversed(x, axis) for x in results] if is_turned else list(results)
+        results = self._bound(equation, operands)
+        return [Reversed(x, axis, path) for x in results] if is_turned else list(results)
+
+    def _frame_by_frame(self, equation: JaxprEqn, operands: Sequence[Any], used: Sequence[bool]) -> list[Any]:
+        """Evaluate an equation that works on single frames, on each frame with the statistic of its block."""
+        axes = [next(iter(symbolic_axes(shape_of(atom))), None) for atom in equation.invars]
+        spread = [
+            self._of_each_block(atom) if is_used else _in_order(x)
+            for x, atom, is_used in zip(operands, equation.invars, used, strict=True)
+        ]
+        (axis,) = symbolic_axes(out_shape(equation))
+        time = str(out_shape(equation)[axis])
+
+        def single(*frame: Any) -> Any:
+            frame = [x if place is None else jnp.expand_dims(x, place) for x, place in zip(frame, axes, strict=True)]
+            (y,) = bind_at_sizes(lambda size: 1 if str(size) == time else self.size(size), equation, frame)
+            return jnp.squeeze(y, axis)
+
+        places = [0 if is_used else place for place, is_used in zip(axes, used, strict=True)]
+        return [jax.vmap(single, places, axis)(*spread)]
 
     def _of_each_block(self, variable: Any) -> Any:
         """Return the statistic that each frame uses, ``[time, ...]``."""
         if variable not in self._of_frames:
             statistic = self.analysis.statistics[variable]
-            block, future = self._ends(statistic.origin)
-            self._note(statistic.origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
             others, frames = (
                 [self._environment[each] for each in some] for some in (statistic.others, statistic.frames)
             )
             if statistic.ignores_order and all(isinstance(each, Reversed) for each in frames):
                 frames = [each.array for each in frames]
-            others, frames = (list(map(_in_order, some)) for some in (others, frames))
-            found = statistic.of_each(others, frames)
-            self._of_frames[variable] = at_ends(found, block, future)
+            found = statistic.of_each(list(map(_in_order, others)), list(map(_in_order, frames)))
+            for each, x in zip(statistic.variables, found, strict=True):
+                block, future = self._ends(origin := self.analysis.made[each])
+                self._note(origin, f"of all frames up to {future} after blocks of {block}", block - 1 + future)
+                self._of_frames[each] = at_ends(x, block, future)
         return self._of_frames[variable]
-
-    # -- attention
-
-    def _banded(self, equation: JaxprEqn) -> Any:
-        """Mask the scores of an attention to all frames."""
-        block, future = self._ends(equation)
-        past = self.limits.past
-        if past is None:
-            raise StreamError(f"{describe_equation((equation,))} is attention to all frames: give `past`, and `future`")
-        self._note(
-            equation, f"attention to {past} frame(s) before and {future} after blocks of {block}", block - 1 + future
-        )
-        (result,) = equation.outvars
-        scores, shape = _in_order(self._environment[result]), shape_of(result)
-        key = self.analysis.scores[result]
-        (query,) = (axis for axis in symbolic_axes(shape) if axis != key)
-        sizes = [self.size(shape[axis]) for axis in sorted((query, key))]
-        i, j = (lax.broadcasted_iota(np.int32, sizes, sorted((query, key)).index(axis)) for axis in (query, key))
-        start = lax.div(i, np.int32(block)) * np.int32(block) if block > 1 else i
-        seen = (j >= start - np.int32(past)) & (j <= start + np.int32(block - 1 + future))
-        seen = lax.broadcast_in_dim(seen, scores.shape, sorted((query, key)))
-        return jnp.where(seen, scores, jnp.asarray(-jnp.inf, scores.dtype))
 
 
 def _in_order(value: Any) -> Any:
-    """Return an array as it is; reversed time is written out."""
-    return lax.rev(value.array, (value.axis,)) if isinstance(value, Reversed) else value
+    """Return an array as it is, and refuse reversed time."""
+    if isinstance(value, Reversed):
+        raise StreamError(
+            f"{describe_equation(value.path)} cannot be bounded: it reverses time, and an operation on the reversed "
+            "frames needs their order; between two flips, or before a loop or statistic, work on single frames only"
+        )
+    return value
+
+
+def _bind_unmarked(size: Callable[[Any], Any], equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+    """Return the results of an equation in a window, in which an associative scan is a loop like others."""
+    if is_mark(equation):
+        return without_mark(equation, operands)
+    return bind_at_sizes(size, equation, operands)
 
 
 def windows(x: Any, fill: Any, block: int, future: int, length: Any) -> Any:
@@ -494,9 +567,12 @@ def windows(x: Any, fill: Any, block: int, future: int, length: Any) -> Any:
     widths = [(0, total - length, 0), *[(0, 0, 0)] * (x.ndim - 1)]
     x = lax.pad(x, jnp.asarray(fill, x.dtype), widths)
     blocks = x.reshape(count + more, block, *x.shape[1:]) if block > 1 else x[:, None]
-    parts = [lax.slice_in_dim(blocks, start, start + count) for start in range(more + 1)]
-    parts[-1] = lax.slice_in_dim(parts[-1], 0, block + future - more * block, axis=1)
-    return jnp.concatenate(parts, 1)
+    if more < 4:
+        parts = [lax.slice_in_dim(blocks, start, start + count) for start in range(more + 1)]
+        parts[-1] = lax.slice_in_dim(parts[-1], 0, block + future - more * block, axis=1)
+        return jnp.concatenate(parts, 1)
+    x = blocks[jnp.arange(count)[:, None] + np.arange(more + 1)]  # the same few equations for any future
+    return lax.slice_in_dim(x.reshape(count, (more + 1) * block, *x.shape[3:]), 0, block + future, axis=1)
 
 
 def joined(y: Any, block: int, length: Any) -> Any:

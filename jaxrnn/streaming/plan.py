@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import Layout, OutputSpec, State, StateSpec, StepSpec
-from jaxrnn.streaming.diagnostics import describe_equation, located
+from jaxrnn.streaming.diagnostics import Path, describe_equation, located
 from jaxrnn.streaming.dimensions import (
     SYMBOL,
     Clock,
@@ -48,8 +48,8 @@ from jaxrnn.streaming.lengths import Lengths
 from jaxrnn.streaming.narrow import positive_factors, widened_last
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Extent, Reach
-from jaxrnn.streaming.rewriting import at_length, sizes_when_empty, with_band, with_numbers, with_shifts
-from jaxrnn.streaming.values import Chunk, Deferred, FinalValue, Pairs, is_length
+from jaxrnn.streaming.rewriting import at_length, sizes_when_empty, with_bands, with_numbers, with_shifts
+from jaxrnn.streaming.values import Band, Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: Names of state entries: the count of units up to the horizon, the count without a limit, and the laps of the latter.
 COUNT, UNITS, LAPS = "count", "units", "laps"
@@ -202,6 +202,7 @@ class Plan:
         multiple: int,
         shapes_when_empty: Sequence[Any] | Unknown,
         past: int | None = None,
+        bands: Callable[[Path], Band] | None = None,
     ):
         self.leaves = tuple(leaves)  # the arrays of the input
         self.params = jax.tree.map(as_struct, params)
@@ -223,15 +224,19 @@ class Plan:
             counts=settled is None,
             laps=Laps(math.lcm(self.clock.unit, lengths.period) // self.clock.unit, self.clock.unit),
             positive=positive_factors(self.closed, jax.tree.leaves(params)),
-            past=past,
+            bands=bands if past is None else lambda path: Band(past),
         )
         program = Program(self.closed, self.leaves, self.clock, placeholder)
         start = functools.partial(analyse, params=jax.tree.leaves(self.params))
         with own_arithmetic():
             self.facts, self.initial = start(program, known=known)
-            if past is not None:
-                program = dataclasses.replace(program, closed=self._with_band(past))
-                self.facts, self.initial = start(program, known=dataclasses.replace(known, past=None))
+            if past is not None and not self.facts.masks:
+                raise StreamError(f"`past={past}` has no effect: no attention sees all earlier frames; leave it out")
+            self.masks = self.facts.masks  # of attention that gets a band
+            if self.masks:
+                banded = self.closed._replace(jaxpr=with_bands(self.closed.jaxpr, self.masks))
+                program = dataclasses.replace(program, closed=banded)
+                self.facts, self.initial = start(program, known=dataclasses.replace(known, bands=None))
         self.program, self.closed, self.layout = program, program.closed, self.initial.layout
 
     def _has_shapes(self, shapes: Sequence[Any] | Unknown, when_empty: Mapping[str, int]) -> bool:
@@ -270,12 +275,6 @@ class Plan:
         """A text that identifies the traced function; the values of parameters do not count."""
         leaves = [(leaf.shape, str(leaf.dtype), leaf.axis, leaf.times) for leaf in self.leaves]
         return fingerprint(self.closed.jaxpr, self.closed.consts, leaves)
-
-    def _with_band(self, past: int) -> Closed:
-        """Return the jaxpr in which each attention without a bound sees no more than `past` earlier frames."""
-        if not self.facts.masks:
-            raise StreamError(f"`past={past}` has no effect: no attention sees all earlier frames; leave it out")
-        return self.closed._replace(jaxpr=with_band(self.closed.jaxpr, self.facts.masks, past))
 
     # -- passes
 

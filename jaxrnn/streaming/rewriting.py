@@ -1,10 +1,10 @@
-"""Rewriting of traced functions: the band of `past`, other sizes, and computations replaced by equations that stream.
+"""Rewriting of traced functions: bands of attention, other sizes, and computations replaced by equations that stream.
 
-`past` limits attention to the whole past to a band of `past` frames, and so changes the function that is streamed. A
-pass finds the equations that write minus infinity into the scores of later frames (`Mask`). `with_band` adds equations
-after each of these, which write the same value into the scores of keys that are more than `past` frames older than
-their query. The attention of the resulting function is bounded, so the function streams. `at_length` evaluates the
-function on a whole recording, without chunks and without state.
+A band limits attention to all frames, and so changes the function that is streamed: for `past` of `stream`, attention
+to the whole past, and for `bounded` also attention to all frames. A pass finds the equations that write minus infinity
+into the scores of later frames, or that read scores without a mask (`Mask`). `with_bands` adds equations that write the
+same value into the scores of keys outside of the band. The attention of the resulting function is bounded, so the
+function streams. `at_length` evaluates the function on a whole recording, without chunks and without state.
 
 `with_numbers` replaces row and column numbers. tf2onnx writes ``tf.linalg.band_part``, and so Keras' causal mask, as a
 running count of S * S ones that becomes a matrix ``n``. Then ``n // S`` is the row, and ``n % S`` is the column. A row
@@ -15,6 +15,10 @@ running sums along the rows or columns of a matrix of ones, which Keras' layer `
 frames, which end in zeros, are joined, cut, and divided into rows of N - 1 frames. So row k moves by k frames, and its
 first frames are zeros of the end of the row before. Rows that are cut and padded replace the result.
 
+`with_time_apart` replaces arrays in which a reshape joins time with other axes. PyTorch exports a group norm as a norm
+over one axis of all channels and frames. Time stays an axis in the computations on elements and the reductions between
+the reshape and its inverse, so each statistic is of frames.
+
 `resized` replaces `jax.image.resize` along time by whole factors. JAX computes the indices or the weights from the
 length in floats. A call that traces to the same equations is replaced by repeated frames, every k-th frame, or sums of
 neighbours.
@@ -22,16 +26,18 @@ neighbours.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core.primitives import jit_p, pad_p, reshape_p, transpose_p
 
 from jaxrnn.jaxprs.canonical import kept_name
@@ -41,9 +47,11 @@ from jaxrnn.jaxprs.equations import (
     bind,
     called,
     evaluate,
+    needed,
     shape_of,
     trace,
     type_of,
+    variables,
     with_rule,
 )
 from jaxrnn.jaxprs.numbering import fingerprint
@@ -57,28 +65,28 @@ from jaxrnn.streaming.values import Mask
 _CALLS = ("call", "checkpoint", "custom rule")
 
 
-def with_band(jaxpr: Any, masks: Sequence[Mask], past: int) -> Any:
-    """Return a jaxpr in which each mask also hides keys that are more than `past` frames older than their query."""
-    return _with_band(jaxpr, [(mask, mask.path) for mask in masks], past)
+def with_bands(jaxpr: Any, masks: Sequence[Mask]) -> Any:
+    """Return a jaxpr in which each mask also hides the keys outside of its band."""
+    return _with_bands(jaxpr, [(mask, mask.path) for mask in masks])
 
 
-def _with_band(jaxpr: Any, masks: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]], past: int) -> Any:
-    """Return a jaxpr with the band; `masks` pairs each mask with the part of the path inside this jaxpr."""
-    equations = []
+def _with_bands(jaxpr: Any, masks: Sequence[tuple[Mask, tuple[JaxprEqn, ...]]]) -> Any:
+    """Return a jaxpr with the bands; `masks` pairs each mask with the part of the path inside this jaxpr."""
+    equations, own = [], [(mask, rest[0]) for mask, rest in masks if not rest[1:]]
     for equation in jaxpr.eqns:
-        here = [(mask, rest[1:]) for mask, rest in masks if rest[0] is equation]
-        if inner := [each for each in here if each[1]]:
-            equation = _with_band_inside(equation, inner, past)
+        if inner := [(mask, rest[1:]) for mask, rest in masks if rest[0] is equation and rest[1:]]:
+            equation = _with_bands_inside(equation, inner)
         equations.append(equation)
-        if mask := next((mask for mask, rest in here if not rest), None):
-            (result,) = equation.outvars
-            scores = Var(result.aval)
-            equations[-1] = equation.replace(outvars=[scores])
-            equations += _band(scores, result, mask, past, equation.source_info)
+        for mask, place in own:
+            if place.invars[0] in equation.outvars if mask.reads else place is equation:
+                *others, result = equations[-1].outvars
+                scores = Var(result.aval)
+                equations[-1] = equations[-1].replace(outvars=[*others, scores])
+                equations += _band(scores, result, mask, equation.source_info)
     return jaxpr.replace(eqns=equations)
 
 
-def _with_band_inside(equation: JaxprEqn, masks: Sequence[Any], past: int) -> JaxprEqn:
+def _with_bands_inside(equation: JaxprEqn, masks: Sequence[Any]) -> JaxprEqn:
     """Return an equation that contains jaxprs, with the band in these.
 
     A custom derivative rule would ignore the band, so the rule is dropped, and JAX differentiates the equations.
@@ -91,7 +99,7 @@ def _with_band_inside(equation: JaxprEqn, masks: Sequence[Any], past: int) -> Ja
         if not isinstance(jaxpr, Jaxpr):
             return value
         own = [(mask, rest) for mask, rest in masks if any(each is rest[0] for each in jaxpr.eqns)]
-        jaxpr = _with_band(jaxpr, own, past) if own else jaxpr
+        jaxpr = _with_bands(jaxpr, own) if own else jaxpr
         return ClosedJaxpr(jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else jaxpr
 
     if entry_of(equation).kind == "custom rule":
@@ -100,15 +108,21 @@ def _with_band_inside(equation: JaxprEqn, masks: Sequence[Any], past: int) -> Ja
     return equation.replace(params={key: changed(value) for key, value in equation.params.items()})
 
 
-def _band(scores: Var, result: Any, mask: Mask, past: int, source: Any) -> list[JaxprEqn]:
+def _band(scores: Var, result: Any, mask: Mask, source: Any) -> list[JaxprEqn]:
     """Return the equations that compute `result` from `scores`."""
     shape, dtype = shape_of(scores), type_of(scores)
     axes = symbolic_axes(shape)
     sizes = [shape[axis] for axis in axes]
+    assert mask.band is not None
+    past, future, block = mask.band.past, mask.band.future, mask.band.block
 
     def banded(array: Any) -> Any:
         query, key = (lax.broadcasted_iota(np.int32, sizes, side) for side in (1 - mask.keys, mask.keys))
-        seen = lax.broadcast_in_dim(lax.ge(key + np.int32(past), query), shape, axes)
+        if block > 1:
+            query = lax.div(query, np.int32(block)) * np.int32(block)
+        seen = [] if past is None else [lax.ge(key + np.int32(past), query)]
+        seen += [] if future is None else [lax.le(key, query + np.int32(block - 1 + future))]
+        seen = lax.broadcast_in_dim(functools.reduce(lax.bitwise_and, seen), shape, axes)
         with np.errstate(over="ignore"):
             return lax.select(seen, array, lax.full(shape, np.asarray(mask.value).astype(dtype), dtype))
 
@@ -189,29 +203,43 @@ def at_sizes(inner: Any, arguments: Sequence[Any], size: Callable[[Any], Any]) -
 
 
 def bind_at_sizes(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of an equation with other sizes in place of symbolic sizes."""
+    """Return the results of an equation with other sizes, which may be symbolic, in place of symbolic sizes."""
     kind = entry_of(equation).kind
     if kind == "size":
-        return [np.asarray(size(equation.params["dim"]), type_of(equation.outvars[0]))]
+        value, dtype = size(equation.params["dim"]), type_of(equation.outvars[0])
+        return [jnp.asarray(value).astype(dtype) if is_symbolic(value) else np.asarray(value, dtype)]
     if kind in ("call", "checkpoint"):
         return at_sizes(called(equation), operands, size)
     if kind == "custom rule":
         as_traced = lambda *arrays: bind(equation, arrays)  # noqa: E731
         domain = Domain(functools.partial(at_sizes, size=size))
         return with_rule(equation, as_traced, domain, [None] * len(operands))(*operands)
-    return bind(equation, operands, **{key: _sized(value, size) for key, value in equation.params.items()})
+    return bind(equation, operands, **{key: sized(value, size) for key, value in equation.params.items()})
 
 
-def _sized(value: Any, size: Callable[[Any], Any]) -> Any:
+def bind_in_place(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+    """Return the results as `bind_at_sizes`, in a trace in which the equation keeps the line of the user's code."""
+    if entry_of(equation).kind in (*_CALLS, "size"):
+        return bind_at_sizes(size, equation, operands)
+    source = equation.source_info
+    source = source.replace(name_stack=type(source.name_stack)())  # the evaluator enters the scope
+    names: list[Any] = [Var(each.aval) for each in equation.invars]
+    params = {key: sized(value, size) for key, value in equation.params.items()}
+    changed = equation.replace(invars=names, params=params, source_info=source)
+    single = jax.make_jaxpr(lambda: None)().jaxpr.replace(invars=names, outvars=equation.outvars, eqns=[changed])
+    return jaxpr_as_fun(ClosedJaxpr(single, ()))(*operands)
+
+
+def sized(value: Any, size: Callable[[Any], Any]) -> Any:
     """Return a parameter of an equation with other sizes."""
     if jax.export.is_symbolic_dim(value):
         return size(value)
     if isinstance(value, tuple | list):
-        parts = [_sized(part, size) for part in value]
+        parts = [sized(part, size) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, ClosedJaxpr) and any(True for _ in symbolic_sizes(value.jaxpr)):
         structs = [
-            jax.ShapeDtypeStruct(_sized(each.shape, size), each.dtype, weak_type=each.weak_type)
+            jax.ShapeDtypeStruct(sized(each.shape, size), each.dtype, weak_type=each.weak_type)
             for each in value.in_avals
         ]
         return jax.make_jaxpr(lambda *arrays: at_sizes(value, arrays, size))(*structs)
@@ -424,6 +452,118 @@ def _constant_end(atom: Atom, axis: int, made: Mapping[Any, JaxprEqn]) -> tuple[
         stays = str(old[before]) == str(new[axis]) and math.prod(old[before + 1 :]) == math.prod(new[axis + 1 :])
         return _constant_end(equation.invars[0], before, made) if stays else None
     return None
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """An array of which a reshape joins time with other axes.
+
+    ``shape`` is that of the reshape, and axis ``axis`` of it is `count` axes of the array `variable`.
+    """
+
+    variable: Var
+    shape: tuple[Any, ...]
+    axis: int
+    count: int
+
+    def divided(self, shape: Sequence[Any]) -> list[Any]:
+        """Return a shape that broadcasts to ``shape``, with the axes of the array in place of the joined axis."""
+        own = shape_of(self.variable)[self.axis : self.axis + self.count]
+        is_whole = str(shape[self.axis]) == str(self.shape[self.axis])
+        return [*shape[: self.axis], *(own if is_whole else [1] * self.count), *shape[self.axis + 1 :]]
+
+
+def with_time_apart(closed: Any) -> Any:
+    """Return the jaxpr in which time stays an axis where a reshape joins time with other axes."""
+    found: dict[Var, _Apart] = {}
+    names: dict[Var, Var] = {}
+    equations: list[JaxprEqn] = []
+    for equation in _renamed_as_made(closed.jaxpr.eqns, names):
+        equations.append(equation)
+        if len(equation.outvars) == 1:
+            equations += _apart(equation, found, names)
+    outvars: list[Any] = [atom if isinstance(atom, Literal) else names.get(atom, atom) for atom in closed.jaxpr.outvars]
+    if not found:
+        return closed
+    live = needed(equations, outvars, effects=True)
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=live, outvars=outvars), closed.consts)
+
+
+def _renamed_as_made(equations: Sequence[JaxprEqn], names: Mapping[Var, Var]) -> Iterator[JaxprEqn]:
+    """Yield equations with the names that operands have when the equation is reached."""
+    for equation in equations:
+        yield renamed([equation], {each: names[each] for each in variables(equation.invars) if each in names})[0]
+
+
+def _apart(equation: JaxprEqn, found: dict[Var, _Apart], names: dict[Var, Var]) -> list[JaxprEqn]:
+    """Return equations that compute the result of an equation with time apart; note the result in `found` or `names`.
+
+    The equations compute the result itself if time is an axis of the result, or if the result has no time.
+    """
+    (result,), shape = equation.outvars, out_shape(equation)
+    operands = [found.get(each) if isinstance(each, Var) else None for each in equation.invars]
+    entry, source, known = entry_of(equation), equation.source_info, next(filter(None, operands), None)
+
+    if equation.primitive is reshape_p:
+        x: Any = equation.invars[0] if known is None else known.variable
+        divided = _divided(shape_of(x), shape)
+        if divided is None and known is None:
+            return []
+        axis, sizes = divided or (0, shape[:1])
+        variable = Var(result.aval.update(shape=(*shape[:axis], *sizes, *shape[axis + 1 :])))
+        stays = list(map(str, shape_of(x))) == list(map(str, shape_of(variable)))
+        variable, made = (x, []) if stays else (variable, _replaced(_shaped(variable), [x], variable, source))
+        if divided is None:
+            names[result] = variable
+        else:
+            found[result] = _Apart(variable, shape, axis, len(sizes))
+        return made
+    if known is None:
+        return []
+    if entry.kind == "reduction" and entry.monoid and known.axis in equation.params.get("axes", ()):
+        before = known.axis
+        axes = [axis + (known.count - 1) * (axis > before) for axis in equation.params["axes"] if axis != before]
+        axes = tuple(sorted([*axes, *range(before, before + known.count)]))
+        names[result] = Var(result.aval)
+        return _replaced(lambda x: bind(equation, [x], axes=axes)[0], [known.variable], names[result], source)
+    if entry.kind != "elementwise" or any(
+        len(shape_of(atom)) not in (0, len(shape)) or (each is None and symbolic_axes(shape_of(atom)))
+        for atom, each in zip(equation.invars, operands, strict=True)
+    ):
+        return []
+    if any(each is not None and str(each.divided(shape)) != str(known.divided(shape)) for each in operands):
+        return []
+
+    def on_elements(*arrays: Any) -> Any:
+        values, rest = [], iter(arrays)
+        for atom, each in zip(equation.invars, operands, strict=True):
+            x = atom.val if isinstance(atom, Literal) else next(rest)
+            is_small = each is None and shape_of(atom)
+            values.append(lax.reshape(x, known.divided(shape_of(atom))) if is_small else x)
+        return bind(equation, values)[0]
+
+    inputs = [atom if each is None else each.variable for atom, each in zip(equation.invars, operands, strict=True)]
+    variable = Var(result.aval.update(shape=tuple(known.divided(shape))))
+    found[result] = dataclasses.replace(known, variable=variable, shape=shape)
+    return _replaced(on_elements, variables(inputs), variable, source)
+
+
+def _shaped(variable: Var) -> Callable[[Any], Any]:
+    """Return the reshape to the shape of a variable."""
+    return lambda array: lax.reshape(array, shape_of(variable))
+
+
+def _divided(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, list[Any]] | None:
+    """Return the axis of a reshape that joins time with other axes, and the sizes before, of and after time."""
+    before, after = symbolic_axes(old), symbolic_axes(new)
+    if len(before) != 1 or len(after) != 1:
+        return None
+    (time,), (axis,) = before, after
+    parts = (old[:time], new[:axis]), (old[time + 1 :], new[axis + 1 :])
+    outer, inner = (math.prod(before) / math.prod(after) for before, after in parts)
+    if outer * inner == 1 or outer % 1 or inner % 1 or str(int(outer * inner) * old[time]) != str(new[axis]):
+        return None
+    return axis, [size for size in (int(outer), old[time], int(inner)) if str(size) != "1"]
 
 
 #: Factors must be smaller than this number.

@@ -7,28 +7,28 @@ recording ended. A loop over frames runs both, and so returns the statistic of a
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 from jax.extend.core.primitives import dot_general_p, reshape_p, scan_p, slice_p
 
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import Types
 from jaxrnn.errors import StreamError
-from jaxrnn.jaxprs.canonical import called
-from jaxrnn.jaxprs.equations import read_by, run, shape_of, type_of, variables, walk
+from jaxrnn.jaxprs.equations import inner_jaxprs, read_by, run, shape_of, type_of, variables, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.diagnostics import describe_equation
-from jaxrnn.streaming.dimensions import is_symbolic, magnitude_of, symbolic_axes, value_of
+from jaxrnn.streaming.dimensions import as_multiple, is_symbolic, symbolic_axes
 from jaxrnn.streaming.rewriting import bind_at_sizes
-from jaxrnn.streaming.transform import TracedProgram, stream_in_types
+from jaxrnn.streaming.transform import stream_in_types
 
 
 def has_time(equation: JaxprEqn) -> bool:
@@ -75,22 +75,10 @@ def is_call(equation: JaxprEqn) -> bool:
     return entry_of(equation).kind in ("custom rule", "checkpoint")
 
 
-def inside(equation: JaxprEqn) -> Iterator[JaxprEqn]:
-    """Yield the equations of a call."""
-    inner = called(equation)
-    return walk(getattr(inner, "jaxpr", inner))
-
-
 def is_of_elements(equation: JaxprEqn) -> bool:
     """Return True for a call whose equations all work on elements."""
-    return all(entry_of(each).kind == "elementwise" for each in inside(equation))
-
-
-def bind_at(size: Callable[[Any], Any], equation: JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of an equation with other sizes, which may be symbolic."""
-    if entry_of(equation).kind == "size":
-        return [jnp.asarray(size(equation.params["dim"])).astype(type_of(equation.outvars[0]))]
-    return bind_at_sizes(size, equation, operands)
+    equations = (each for inner in inner_jaxprs(equation) for each in walk(inner))
+    return all(entry_of(each).kind == "elementwise" for each in equations)
 
 
 class Analysis:
@@ -101,19 +89,19 @@ class Analysis:
         statistics: the statistics that an equation with a time axis reads.
     """
 
-    def __init__(self, program: TracedProgram):
-        self.program, self.jaxpr = program, program.closed.jaxpr
-        jaxpr, over_time = self.jaxpr, [leaf.axis is not None for leaf in program.leaves]
+    def __init__(self, closed: ClosedJaxpr):
+        self.closed, self.jaxpr = closed, closed.jaxpr
+        jaxpr = self.jaxpr
         self.made: dict[Var, JaxprEqn] = {each: equation for equation in jaxpr.eqns for each in equation.outvars}
-        inputs = jaxpr.invars[len(jaxpr.invars) - len(over_time) :]
         #: Variables that depend on frames, and on the length.
-        self.from_frames = {each for each, is_over in zip(inputs, over_time, strict=True) if is_over}
+        self.from_frames = {each for each in jaxpr.invars if symbolic_axes(shape_of(each))}
         self.from_length: set[Var] = set()
         #: Variables that depend on no argument and no length.
         self.constant = set(jaxpr.constvars)
-        #: Variables without time that depend on all frames, and variables that depend on frames that use such a one.
+        #: Variables without time that depend on all frames, and how often frames between the input and a variable use
+        #: such a variable.
         self.final: set[Var] = set()
-        self.tainted: set[Var] = set()
+        self.level: collections.Counter[Var] = collections.Counter()
         for equation in jaxpr.eqns:
             operands, is_over_time = set(variables(equation.invars)), has_time(equation)
             if operands <= self.constant and not is_over_time and entry_of(equation).kind != "size":
@@ -124,16 +112,15 @@ class Analysis:
                     self.final.update(each for each in equation.outvars if not symbolic_axes(shape_of(each)))
             if operands & self.from_length or entry_of(equation).kind == "size" or is_over_time:
                 self.from_length.update(equation.outvars)
-            if operands & self.tainted or (is_over_time and operands & self.final):
-                self.tainted.update(equation.outvars)
+            level = max((self.level[each] + (is_over_time and each in self.final) for each in operands), default=0)
+            self.level.update(dict.fromkeys(equation.outvars, level))
         #: Variables that frames use, and not only statistics.
         self.used_by_frames = self._used_by_frames()
         self.statistics: dict[Var, Statistic] = {}
         live = self._live()
+        self._merge()
         self.equations = [equation for equation in jaxpr.eqns if equation in live]
         self.read = {*read_by(self.equations), *variables(jaxpr.outvars)}
-        #: The scores of attention to all frames, with the axis of the keys.
-        self.scores = _scores(jaxpr)
 
     def _reads_fixed_frames(self, equation: JaxprEqn) -> bool:
         """Return True if results without time depend on a fixed number of frames from the start, or on no frames."""
@@ -174,8 +161,37 @@ class Analysis:
                     open_ += [*found.frames, *found.others]
         return live
 
+    def _merge(self) -> None:
+        """Merge the programs of statistics of the same frames, such as the mean and the variance of a norm."""
+        together: dict[Any, list[Statistic]] = {}
+        for each in self.statistics.values():
+            key = frozenset(each.frames), frozenset(each.others), each.ignores_order
+            together.setdefault(key, []).append(each)
+        for first, *more in together.values():
+            if more:
+                results = [variable for each in (first, *more) for variable in each.variables]
+                needed = {equation for each in (first, *more) for equation in each.equations}
+                own = [equation for equation in self.jaxpr.eqns if equation in needed]
+                merged = dataclasses.replace(first, variables=results, equations=own)
+                self.statistics.update(dict.fromkeys(results, merged))
+
     def statistic(self, variable: Var) -> Statistic:
-        """Return the program of a statistic."""
+        """Return the program of a statistic.
+
+        Values between two statistics belong to the program, as far as the program streams. Otherwise values of a low
+        level are bounded frames like others.
+        """
+        for level in range(self.level[variable]):
+            try:
+                found = self._statistic(variable, level)
+                found.streamed  # noqa: B018, an error if the program does not stream
+                return found
+            except StreamError:
+                continue
+        return self._statistic(variable, self.level[variable])
+
+    def _statistic(self, variable: Var, level: int) -> Statistic:
+        """Return the program of a statistic of frames up to a level."""
         frames: list[Var] = []
         others: list[Var] = []
         needed: set[JaxprEqn] = set()
@@ -196,7 +212,7 @@ class Analysis:
                 others.append(each)
                 return
             if is_over_time and each in self.from_frames:
-                inside = each in self.tainted and about and self._is_about(equation, each)
+                inside = self.level[each] > level and about and self._is_about(equation, each)
                 if not inside:
                     frames.append(each)
                     return
@@ -206,8 +222,8 @@ class Analysis:
 
         visit(variable, True)
         own = [equation for equation in self.jaxpr.eqns if equation in needed]
-        constants = dict(zip(self.jaxpr.constvars, self.program.closed.consts, strict=True))
-        return Statistic(variable, own, frames, others, constants, self.made[variable])
+        constants = dict(zip(self.jaxpr.constvars, self.closed.consts, strict=True))
+        return Statistic((variable,), own, frames, others, constants, self.made[variable])
 
     def _is_about(self, equation: JaxprEqn, result: Var) -> bool:
         """Return True for an equation on elements between two statistics about the same frames.
@@ -224,9 +240,9 @@ class Analysis:
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """The program of a statistic, on frames and on values that are constant in time."""
+    """The program of statistics of the same frames, on these frames and on values that are constant in time."""
 
-    variable: Var
+    variables: Sequence[Var]
     equations: Sequence[JaxprEqn]
     frames: Sequence[Var]
     others: Sequence[Var]
@@ -263,14 +279,14 @@ class Statistic:
             def at(spelling: Any) -> Any:
                 if not is_symbolic(spelling):
                     return spelling
-                if (found := _as_multiple(spelling, size)) is None:
+                if (found := as_multiple(spelling, size)) is None:
                     return self.refuse(f"it needs the length {spelling} beside {size}")
                 factor, offset = found
                 return factor * count + offset
 
             environment = {**self.constants, **dict(zip((*self.others, *self.frames), (*others, *frames), strict=True))}
-            run(self.equations, environment, functools.partial(bind_at, at))
-            return environment[self.variable]
+            run(self.equations, environment, functools.partial(bind_at_sizes, at))
+            return [environment[each] for each in self.variables]
 
         # Two frames for each length, so that the length of the statistic is a symbol of its own.
         frames = [
@@ -288,8 +304,8 @@ class Statistic:
         """Refuse the statistic."""
         raise StreamError(f"{describe_equation((self.origin,))} cannot be bounded: {why}")
 
-    def of_each(self, others: Sequence[Any], frames: Sequence[Any]) -> Any:
-        """Return the statistic of all frames up to each frame, ``[time, ...]``."""
+    def of_each(self, others: Sequence[Any], frames: Sequence[Any]) -> list[Any]:
+        """Return the statistics of all frames up to each frame, each ``[time, ...]``."""
         streamed = self.streamed
 
         def step(state: Any, frame: Sequence[Any]) -> tuple[Any, Any]:
@@ -299,37 +315,3 @@ class Statistic:
 
         moved = [jnp.moveaxis(x, axis, 0) for x, axis in zip(frames, self.axes, strict=True)]
         return varying.scan(step, streamed.init(params=list(others)), moved)[1]
-
-
-def _as_multiple(spelling: Any, size: Any) -> tuple[int, int] | None:
-    """Return a and b if a size is ``a * size + b`` for all lengths, else None."""
-    far = max(magnitude_of(spelling), magnitude_of(size))
-    lengths = np.arange(1, 3 * far + 3)
-    values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (spelling, size))
-    factor = int((values[-1] - values[0]) // max(counts[-1] - counts[0], 1))
-    offset = int(values[0] - factor * counts[0])
-    return (factor, offset) if np.array_equal(values, factor * counts + offset) else None
-
-
-def _scores(jaxpr: Any) -> dict[Var, int]:
-    """Return the scores of attention to all frames, without a mask of positions, with the axis of the keys."""
-    found, from_data = {}, set(jaxpr.invars)
-    positions: set[Var] = set()  # pairs of frames that depend on positions
-    for equation in jaxpr.eqns:
-        read_ = set(variables(equation.invars))
-        if read_ & from_data:
-            from_data.update(equation.outvars)
-        for each in equation.outvars:
-            if len(symbolic_axes(shape_of(each))) > 1 and (each not in from_data or read_ & positions):
-                positions.add(each)
-        if entry_of(equation).monoid == "max" and entry_of(equation).kind == "reduction":
-            (x,) = equation.invars
-            axes = symbolic_axes(shape_of(x))
-            if (
-                len(axes) == 2
-                and len({*axes} & {*equation.params["axes"]}) == 1
-                and x not in positions
-                and x in from_data
-            ):
-                found[x] = next(axis for axis in axes if axis in equation.params["axes"])
-    return found

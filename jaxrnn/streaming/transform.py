@@ -36,6 +36,7 @@ from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import TraceComparison
 from jaxrnn.streaming.diagnostics import (
+    Path,
     error_in_words_of_file,
     hint_for_tracing,
     is_of_numpy,
@@ -48,9 +49,12 @@ from jaxrnn.streaming.interpreter import RULES, is_observed
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.plan import Leaf, Plan, as_struct
 from jaxrnn.streaming.streamed import Streamed
+from jaxrnn.streaming.values import Band
 
 #: The largest `past`.
 LONGEST_PAST = 1_000_000
+#: The band of the attention at a path.
+Bands = Callable[[Path], Band]
 #: Values in frames that do not exist.
 PLACEHOLDER = Placeholder()
 
@@ -260,9 +264,9 @@ class _Offline:
         traced = fingerprint(closed) if same else ""
         return next((each.plan for each in same if each.digest == traced), None)
 
-    def planned(self, lengths: Lengths, past: int | None) -> Plan:
+    def planned(self, lengths: Lengths, past: int | None, bands: Bands | None = None) -> Plan:
         """Return the plan for these lengths, or raise an error with a remedy."""
-        attempt = functools.partial(self._plan, lengths, past)
+        attempt = functools.partial(self._plan, lengths, past, bands)
         try:
             return attempt()
         except UndecidedError as error:
@@ -285,7 +289,9 @@ class _Offline:
                 error = UndecidedError(error_in_words_of_file(error))
             raise StreamError(whole_message(error, f"; {hint}" if hint else "")) from cause or error
 
-    def _plan(self, allowed: Lengths, past: int | None, times: int = 1, more: tuple[str, ...] = ()) -> Plan:
+    def _plan(
+        self, allowed: Lengths, past: int | None, bands: Bands | None, times: int = 1, more: tuple[str, ...] = ()
+    ) -> Plan:
         """Return the plan for lengths that are multiples of `times`, under more constraints."""
         try:
             lengths = Lengths((*allowed.constraints, *more)) if more else allowed
@@ -305,7 +311,7 @@ class _Offline:
                 closed = without_blocks(closed, _stream_part)
                 equalities = [each for each in implied(closed.jaxpr, lengths) if each not in known]
                 if not equalities:
-                    about = self.label, lengths, self.multiple, self._shapes_when_empty, past
+                    about = self.label, lengths, self.multiple, self._shapes_when_empty, past, bands
                     return Plan(closed, outputs, self.params_example, leaves, self.placeholder, *about)
             except StreamError as error:
                 sizes = [] if closed is None else [*sizes_in(closed.jaxpr)]
@@ -402,6 +408,22 @@ def offline_program(
         program = offline.traced(lengths)
         offline.compare(program)
         return program
+
+
+def bounded_plan(
+    function: Callable[..., Any],
+    example: Any,
+    *,
+    axes: Any,
+    params: Any,
+    multiple: int,
+    constraints: Sequence[str],
+    bands: Bands,
+) -> Plan:
+    """Return the plan of a function in which attention to all frames gets bands."""
+    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER)
+    with explained(), without_collector(), jax.disable_jit(False):
+        return offline.planned(Lengths(constraints), None, bands)
 
 
 def _length_in(leaves: Sequence[Leaf]) -> Any:

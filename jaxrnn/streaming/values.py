@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -127,12 +127,37 @@ class Low:
 
 
 @dataclass(frozen=True)
+class Band:
+    """The frames that attention to all frames sees: `past` before the block of a query, and `future` after the block.
+
+    None stands for a side without a bound.
+    """
+
+    past: int | None
+    future: int | None = None
+    block: int = 1
+
+    def bounds(self, sides: Collection[str]) -> bool:
+        """Return True if the band bounds the sides, of ``"earlier"`` and ``"later"``."""
+        return all({"earlier": self.past, "later": self.future}[side] is not None for side in sides)
+
+    def on(self, sides: Collection[str]) -> Band:
+        """Return the band without bounds on other sides."""
+        return Band(self.past if "earlier" in sides else None, self.future if "later" in sides else None, self.block)
+
+
+@dataclass(frozen=True)
 class Mask:
-    """An equation in which a mask of positions writes minus infinity, or a low `value`, into scores."""
+    """An equation that writes minus infinity, or a low `value`, into scores, or the first one that reads the scores.
+
+    A mask of positions writes into scores. The scores of attention to all frames have a maximum over keys.
+    """
 
     path: Path
     keys: int  # the side of the keys; later keys are masked
     value: float
+    reads: bool = False  # True for the equation that reads the scores
+    band: Band | None = None  # the band that the attention gets
 
 
 #: The value outside of the bounds of a mask: a number or `Low`; None if unknown.

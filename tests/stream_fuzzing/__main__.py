@@ -25,6 +25,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--refusals", type=int, default=0, help="show so many programs of each reason")
+    parser.add_argument("--bounded", action="store_true", help="programs that need all frames, with bounded futures")
     options = parser.parse_args()
     shown, begin = Counter(), time.monotonic()
     gc.disable()  # The campaign collects now and then.
@@ -34,7 +35,7 @@ def main():
         if not outcome.fine or (outcome.end == "refused" and shown[outcome] <= options.refusals):
             print(text, end="\n\n", flush=True)
 
-    found = campaign.run(options.seed, options.first, options.programs, show)
+    found = campaign.run(options.seed, options.first, options.programs, show, bounded=options.bounded)
     print(f"seed {options.seed}: {options.programs} programs in {time.monotonic() - begin:.0f} s")
     for end, count in (*found.ends.most_common(), *found.refusals.most_common()):
         print(f"  {count:6} {end}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import jax
 
+from stream_fuzzing import offline
 from stream_fuzzing.programs import program_of
 from stream_fuzzing.trial import try_one
 
@@ -49,14 +50,21 @@ class Findings:
         return [why for why in self.refusals if not any(re.search(reason, why) for reason in REASONS)]
 
 
-def run(seed, first, count, on_end=None):
-    """Try programs from a number on; ``on_end`` sees each of them with its outcome and a text of both."""
+def run(seed, first, count, on_end=None, *, bounded=False):
+    """Try programs from a number on; ``on_end`` sees each of them with its outcome and a text of both.
+
+    With `bounded`, the programs need all frames, and get bounded futures.
+    """
     found = Findings()
     for number in range(first, first + count):
-        program = program_of(seed, number)
-        outcome = try_one(program)
+        if bounded:
+            program, limits = offline.program_of(seed, number)
+            outcome, about = offline.try_one((program, limits)), f" {limits}"
+        else:
+            program, about = program_of(seed, number), ""
+            outcome = try_one(program)
         found.ends[outcome.end] += 1
-        text = f"# {seed}/{number} {outcome.end}: {outcome.why}\n{program.source}"
+        text = f"# {seed}/{number}{about} {outcome.end}: {outcome.why}\n{program.source}"
         if outcome.end == "refused":
             found.refusals[outcome.why] += 1
         elif not outcome.fine:

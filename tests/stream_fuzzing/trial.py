@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -87,13 +87,13 @@ def takes_nothing(program: Program, streamed: Streamed) -> bool:
     return True
 
 
-def everything(program: Program, streamed: Streamed, cuts: list[Cut]) -> Callable[..., Any]:
+def everything(function: Callable[..., Any], streamed: Streamed, cuts: list[Cut]) -> Callable[..., Any]:
     """A function of one recording that gives, for every cut of its beginning, all that steps and a flush give.
 
     It is one function so that it is compiled once. The cuts share their steps, and one flush serves all of them.
     """
     unit, longest = streamed.smallest_pulse, max(cut.total for cut in cuts)
-    function, room = program.function(), 3 * unit
+    room = 3 * unit
     triples = max(cut.triple for cut in cuts)
 
     def steps(pulse: Any, state: Any, x: Any, first: int, count: int) -> Any:
@@ -139,8 +139,23 @@ def run(program: Program) -> Outcome:
     long = 300 if re.search("|".join(rf"\b{name}\b" for name in NARROW), program.source) else 20
     cuts = cuts_of(program.least, streamed.smallest_pulse, len(program.source), takes_nothing(program, streamed), long)
     whole = recording(max(cut.total for cut in cuts))
-    compiled = jax.jit(everything(program, streamed, cuts)).lower(whole).compile(QUICK)
-    offline, singles, tripled, (flushed, counts) = jax.device_get(compiled(whole))
+    compiled = jax.jit(everything(program.function(), streamed, cuts)).lower(whole).compile(QUICK)
+    for cut, place, found, expected in joined_outputs(streamed, cuts, *jax.device_get(compiled(whole))):
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            found, expected = (f"{array.dtype}{list(array.shape)}" for array in (found, expected))
+        elif _same(found, expected, at_end=streamed.axes[place] is None):
+            continue
+        return Outcome(
+            "wrong", f"output {place}, {cut} in units of {streamed.smallest_pulse}: {found}, but {expected} offline"
+        )
+    return Outcome("exact")
+
+
+def joined_outputs(
+    streamed: Streamed, cuts: list[Cut], offline: Any, singles: Any, tripled: Any, last: Any
+) -> Iterator[tuple[Cut, int, Any, Any]]:
+    """Yield each cut and output, the joined frames of the stream, and the frames of the function."""
+    flushed, counts = last
     for number, cut in enumerate(cuts):
         for place, expected in enumerate(offline[cut.total]):
             found = flushed[place][number]
@@ -151,14 +166,7 @@ def run(program: Program) -> Outcome:
                 pieces.append(np.take(found, range(max(count, 0)), axis))
                 joined = np.concatenate(pieces, axis)
                 found = np.take(joined, range(delay, joined.shape[axis] + min(count, 0)), axis)
-            if found.shape != expected.shape or found.dtype != expected.dtype:
-                found, expected = (f"{array.dtype}{list(array.shape)}" for array in (found, expected))
-            elif _same(found, expected, at_end=counts[place] is None):
-                continue
-            return Outcome(
-                "wrong", f"output {place}, {cut} in units of {streamed.smallest_pulse}: {found}, but {expected} offline"
-            )
-    return Outcome("exact")
+            yield cut, place, found, expected
 
 
 def _same(found: np.ndarray, expected: np.ndarray, at_end: bool) -> bool:

@@ -239,3 +239,68 @@ def either(flag, x):
 def repeated(x):
     """A loop of unknown length that time passes through."""
     return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2 - 1), (jnp.int32(1), x))[1]
+
+
+# -- of all frames, for bounded futures: values are not whole numbers
+
+
+def mixed(x, seed, out=2):
+    """A product with weights in each frame."""
+    size = math.prod(x.shape[1:])
+    weights = np.random.default_rng(seed).normal(size=(size, out)) / np.sqrt(size)
+    return x.reshape(x.shape[0], size) @ jnp.asarray(weights, x.dtype)
+
+
+def remembered(x, reverse=False):
+    """The states and the last state of a smooth recurrence."""
+    step = lambda c, f: (jnp.tanh(0.6 * c + 0.5 * f),) * 2  # noqa: E731
+    return lax.scan(step, jnp.zeros(x.shape[1:], x.dtype), x, reverse=reverse)
+
+
+def turned(x, seed):
+    """A recurrence between flips, behind a product."""
+    return jnp.flip(remembered(jax.nn.relu(mixed(jnp.flip(x, 0), seed)))[1], 0)
+
+
+def normed(x, axes=0):
+    """A norm over time, by itself or with all elements of a frame."""
+    return (x - x.mean(axes, keepdims=True)) / jnp.sqrt(x.var(axes, keepdims=True) + 0.1)
+
+
+def gated(x, seed):
+    """Squeeze and excitation."""
+    flat = x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return flat * jax.nn.sigmoid(mixed(flat.mean(0)[None], seed, flat.shape[1]))[0]
+
+
+def correlated(x, seed):
+    """Products of frames with a matrix of all frames."""
+    x = mixed(x, seed)
+    return x @ (x.T @ x) / (1 + jnp.abs(x).sum())
+
+
+def seen_by_all(x, seed, heads=1, mask="all"):
+    """Attention to all frames, or to all earlier ones, or to frames that are not small."""
+    queries, keys, values = (mixed(x, seed + place, 2 * heads).reshape(-1, heads, 2) for place in range(3))
+    scores, n = jnp.einsum("qhd,khd->hqk", queries, keys), jnp.arange(x.shape[0])
+    if mask != "all":
+        seen = n[:, None] >= n if mask == "causal" else (values[:, 0, 0] > -1)[None] | (n[:, None] == n)
+        scores = jnp.where(seen, scores, -jnp.inf if mask == "causal" else -1e9)
+    return jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores, -1), values).reshape(-1, 2 * heads)
+
+
+def in_layers(x, seed, kind):
+    """A statistic, recurrence or attention in a loop over layers, a branch, a checkpoint or a function with a rule."""
+    each = {"norm": normed, "back": lambda x: remembered(x, True)[1], "all": lambda x: seen_by_all(x, seed)}
+    inner = each[kind.split("/")[1]]
+    layer = lambda x: inner(mixed(x, seed))  # noqa: E731
+    x = mixed(x, seed + 1)
+    if kind.startswith("scan"):
+        return lax.scan(lambda x, scale: (layer(x) * scale, None), x, jnp.asarray([1, 0.5], x.dtype))[0]
+    if kind.startswith("cond"):
+        return lax.cond(jnp.array(1) > 0, layer, lambda x: x, x)
+    if kind.startswith("checkpoint"):
+        return jax.checkpoint(layer)(x)
+    ruled = jax.custom_vjp(layer)
+    ruled.defvjp(lambda x: (layer(x), None), lambda _, g: (g,))
+    return ruled(x)

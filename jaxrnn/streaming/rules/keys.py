@@ -25,7 +25,7 @@ from jaxrnn.streaming.rules.outside import lowness_of
 from jaxrnn.streaming.rules.pairs import HINT, Grid, full, leaf_of, two_axes
 from jaxrnn.streaming.rules.parallel import InseparableError, recurrent_sum, running_extreme, where_keys_exist
 from jaxrnn.streaming.totals import carried_as, identity_of
-from jaxrnn.streaming.values import Chunk, Pairs
+from jaxrnn.streaming.values import Chunk, Mask, Pairs
 
 
 @PAIR_RULES.add(*(f"reduce_{kind}" for kind in ("max", "min", "sum", "prod", "and", "or")))
@@ -86,10 +86,8 @@ def _with_older(
             return result + recurrent_sum(run, x, grid, exist, summed, layout)
         return running_extreme(run, kind, x, grid, exist)
     except InseparableError as error:
-        if run.facts.past is None or not x.masked:
-            _refuse_unbounded(run, x, ["earlier"], error)
-        run.notes.note(masks=(*run.facts.masks, *(each for each in x.masked if each not in run.facts.masks)))
-        return result  # for shapes only: the function with the band follows, see `jaxrnn.streaming.rewriting`
+        _note_attention(run, x, kind, ["earlier"], x.masked, error)
+        return result
 
 
 def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, float | None, bool]:
@@ -103,10 +101,11 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, f
             seen.append(name)
         levels += [] if low is None or math.isinf(low) else [low]
     older = seen == ["earlier"] and kind in ("sum", "max", "min")
-    if seen and not older:
-        _refuse_unbounded(run, x, seen)
     first, last = (x.low, x.high) if key == 1 else (-x.high, -x.low)
-    if older:
+    if seen and not older:
+        _note_attention(run, x, kind, seen, x.masked or (Mask(run.path, key, -math.inf, reads=True),))
+        first = last = 0
+    elif older:
         first = last
     elif first > last:
         first = last = 0
@@ -115,7 +114,25 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, f
     return Grid(run, 1 - key, delay, first, last, run.frames_of(x.timeline)), max(levels, default=None), older
 
 
-def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: InseparableError | None = None) -> NoReturn:
+def _note_attention(
+    run: Pass, x: Pairs, kind: str, seen: Sequence[str], masks: Sequence[Mask], why_not: InseparableError | None = None
+) -> None:
+    """Note the masks of attention that gets a band, or refuse the attention.
+
+    The pass goes on for shapes only: the function with the bands follows, see `jaxrnn.streaming.rewriting`. In this
+    function, the sums of the exponentials of banded scores are bounded, too.
+    """
+    band = run.facts.bands and run.facts.bands(run.path)
+    found = dict.fromkeys(dataclasses.replace(mask, band=band.on(seen)) for mask in masks) if band else {}
+    if not band or not band.bounds(seen) or not (x.masked or kind == "max" or run.facts.masks):
+        _refuse_unbounded(run, x, seen, why_not, needs_past=band is not None and band.past is None)
+    if x.masked or kind == "max":
+        run.notes.note(masks=tuple(dict.fromkeys((*run.facts.masks, *found))))
+
+
+def _refuse_unbounded(
+    run: Pass, x: Pairs, seen: Sequence[str], why_not: InseparableError | None = None, *, needs_past: bool = False
+) -> NoReturn:
     why = f"each frame depends on all {' and '.join(seen)} frames"
     masked, remedy = seen == ["earlier"] and x.masked, why_not.remedy if why_not else ""
     if why_not and (remedy or not masked):
@@ -123,7 +140,7 @@ def _refuse_unbounded(run: Pass, x: Pairs, seen: Sequence[str], why_not: Insepar
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     past = "give `past=64` to mask keys that are more than 64 frames older than their query"
-    run.refuse(why, HINT, first=remedy or (past if masked else ""))
+    run.refuse(why, HINT, first=remedy or (past if masked or needs_past else ""))
 
 
 def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, older: bool) -> Reach | None:
