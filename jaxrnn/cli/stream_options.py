@@ -102,8 +102,9 @@ class PulseOptions:
         past: With --symbol, for causal attention without a bound: mask keys that are more than this number of frames
             older than their query. This changes the model.
         future: With --symbol, for an offline model: backward recurrences, statistics over the whole recording, and
-            attention to all frames see this number of later frames. This changes the model; --past then bounds the
-            attention.
+            attention to all frames see this number of later frames; with --stft, frames of spectra. This changes the
+            model; --past then bounds the attention.
+        block: With --future: frames that share their end. [default: 1; for recurrences the future]
     """
 
     sound: Sound
@@ -114,10 +115,13 @@ class PulseOptions:
     longest: FrameCount | None = None
     past: FrameCount | None = None
     future: Annotated[int, Option(metavar="FRAMES", type=click.IntRange(0))] | None = None
+    block: FrameCount | None = None
 
     def __post_init__(self):
-        names = ("pulse", "multiple", "shortest", "longest", "past", "future")
+        names = ("pulse", "multiple", "shortest", "longest", "past", "future", "block")
         self.need_symbol({f"--{name}": getattr(self, name) for name in names})
+        if self.future is None:
+            refuse({"--block": self.block}, "goes with --future: it is the number of frames that share their end")
         if self.longest is not None and self.longest < max(self.shortest or 1, self.multiple or 1):
             raise click.UsageError(
                 f"no recording has at most --longest {self.longest} frames and fits the other options"
@@ -148,13 +152,8 @@ class PulseOptions:
         multiple, shortest = self.multiple or 1, self.shortest or 1
         constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
         constraints += [] if self.longest is None else [f"S <= {self.longest // multiple}"]
-        options: dict[str, Any] = {"multiple": multiple, "constraints": constraints, "past": self.past}
-        if self.future is not None:
-            if self.sound:
-                raise click.UsageError(
-                    "--future is for a network over frames, without --stft: bound it in Python, with jaxrnn.bounded"
-                )
-            options["future"] = self.future
+        options: dict[str, Any] = {"multiple": multiple, "constraints": constraints}
+        options |= {"past": self.past, "future": self.future, "block": self.block}
         return model.stream(self.time, self.pulse, dims=dims, **options)
 
     def offline(self, stepper: Stepper, model: Model, params: Any) -> Callable[..., Any]:
