@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+import yaml
 from small_models import offline_model
 from test_cli import call, call_json
 
 import jaxrnn
+from jaxrnn import training
 from jaxrnn.audio.waveforms import waveform_of
 
 #: A network over spectra of 16 samples as a function of sound.
@@ -65,3 +67,87 @@ def test_commands_bound_a_network_over_spectra(network, sound, tmp_path):
     profiled = call_json("profile", network, *options, "--no-peak")
     assert "lstm" in [row["name"] for row in profiled["rows"]]
     call("stream", network, *STFT, "--random", "--block", 2, status=2)
+
+
+def teaching(network, tmp_path, **keys):
+    """A file of settings in which a student of the network learns from noise, with these keys."""
+    rng = np.random.default_rng(1)
+    for number in range(4):
+        np.savez(tmp_path / f"example_{number}.npz", x=rng.normal(size=(40, 1, 9)).astype(np.float32))
+    settings = {
+        "model": str(network),
+        "data": {"npz": "example_*.npz"},
+        "validation": {"npz": "example_*.npz", "every": 20},
+        "loss": {"name": "mse", "output": "mask", "target": "mask"},
+        "optimizer": {"learning_rate": 0.01},
+        "steps": 20,
+        "batch_size": 4,
+        "sequences": {"time_axis": 0},
+        "future": 1,
+        "teacher": str(network),
+        **keys,
+    }
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def test_a_student_learns_the_outputs_of_the_teacher(network, tmp_path):
+    """From the parameters of the file on; both files have the new weights, and the stream is that of the student."""
+    path = teaching(network, tmp_path, export="tuned.onnx", export_stream="live.onnx")
+    result = call_json("finetune", path)
+    model, tuned = jaxrnn.load(network), jaxrnn.load(tmp_path / "tuned.onnx")
+    student = model.stream(future=1)
+    recordings = [dict(np.load(tmp_path / f"example_{number}.npz")) for number in range(4)]
+    losses = [
+        np.mean([np.square(student.offline(params, x)["mask"] - model(x)["mask"]).mean() for x in recordings])
+        for params in (model.params, tuned.params)
+    ]
+    found = [result[key]["loss"] for key in ("validation_before", "validation_after")]
+    np.testing.assert_allclose(found, losses, rtol=1e-3)
+    assert losses[1] < 0.8 * losses[0]
+    assert tuned.outputs == model.outputs  # the offline graph
+    report = jaxrnn.export.verify_export(
+        student, tuned.params, tmp_path / "live.onnx", flush=tmp_path / "live_flush.onnx"
+    )
+    assert report.ok
+
+
+def test_a_student_of_sound_learns_in_the_types_that_it_is_given(network, sound):
+    """The transforms are those of the waveform, and the compute type reaches its network."""
+    enhance = waveform_of(jaxrnn.load(network), "time", **FRAMES)
+    student = training.Student(enhance, future=2, teacher=enhance)
+    expected = enhance.stream(future=2).offline(enhance.params, sound)["audio"]
+    np.testing.assert_allclose(student.apply(enhance.params, sound)["audio"], expected, atol=1e-6)
+    rounded = student.apply(enhance.params, sound, dtype="bfloat16")["audio"]
+    assert 1e-4 < np.abs(rounded - expected).max() < 0.1
+    target = student.taught(sound)["audio"]
+    np.testing.assert_allclose(target, enhance.apply(enhance.params, sound)["audio"], atol=1e-6)
+
+
+def test_mistakes_about_teachers_are_one_clear_error(network, tmp_path):
+    other, wider = tmp_path / "other.onnx", tmp_path / "wider.onnx"
+    proto = offline_model()
+    proto.graph.output[0].name = proto.graph.node[-1].output[0] = "gains"
+    onnx.save(proto, other)
+    onnx.save(offline_model(bins=10), wider)
+    mistakes = {
+        "teacher goes with future": {"future": None},
+        "other.onnx has the outputs gains, and the student mask": {"teacher": str(other)},
+        "wider.onnx has x: float32[time, 1, 10] among the inputs": {"teacher": str(wider)},
+        "future: Input should be": {"future": -1},
+        "a student with bounded futures computes whole recordings": {"sequences": {"mode": "scan", "time_axis": 0}},
+        "no array 'clean'; there are: x, mask": {"loss": {"name": "mse", "output": "mask", "target": "clean"}},
+    }
+    for message, keys in mistakes.items():
+        assert message in call("finetune", teaching(network, tmp_path, **keys), status=2).output, keys
+
+
+def test_a_training_resumes_with_the_same_bounds_only(network, tmp_path):
+    """And examples of different lengths are refused, because padding changes what the student and the teacher see."""
+    call("finetune", teaching(network, tmp_path, checkpoints="kept", steps=2))
+    other = teaching(network, tmp_path, checkpoints="kept", future=2)
+    assert "of another training: student" in call("finetune", other, status=2).output
+    path = teaching(network, tmp_path)
+    np.savez(tmp_path / "example_0.npz", x=np.ones((30, 1, 9), np.float32))
+    assert "was padded from 30 to 40 frames, and the outputs of a student" in call("finetune", path, status=2).output

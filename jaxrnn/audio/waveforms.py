@@ -16,7 +16,7 @@ from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import check_word, short_repr, without_folders
 from jaxrnn._jax.context import compiled, compute_type, exact_types
 from jaxrnn.audio.frames import Frames, Norm, Padding, Synthesis, complex_of, with_mask
-from jaxrnn.cells.forms import Remat, matrix_products_in, recomputing
+from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, is_count
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import GraphFunction, operators_by_scope, stream_within, time_symbols
@@ -301,7 +301,7 @@ class Waveform:
             InputError: the input, or the output of a network, does not fit.
         """
         arrays = bind(self.inputs, inputs, convert=converted)
-        with exact_types(), recomputing(remat), matrix_products_in(compute_type(dtype)):
+        with exact_types(), recomputing(remat), matrix_products_in(compute_type(dtype) or product_type()):
             return {AUDIO: self._enhanced(params, arrays[SAMPLES])}
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
