@@ -30,6 +30,7 @@ def sound():
     return {"samples": np.random.default_rng(3).normal(size=230).astype(np.float32)}
 
 
+@pytest.mark.thorough
 def test_a_future_of_frames_bounds_a_network_over_spectra(network, sound):
     """Streams are exact, delays include the window, and a future as long as the recording changes nothing."""
     enhance = waveform_of(jaxrnn.load(network), "time", **FRAMES)
@@ -113,6 +114,7 @@ def test_a_student_learns_the_outputs_of_the_teacher(network, tmp_path):
     assert report.ok
 
 
+@pytest.mark.thorough
 def test_a_student_of_sound_learns_in_the_types_that_it_is_given(network, sound):
     """The transforms are those of the waveform, and the compute type reaches its network."""
     enhance = waveform_of(jaxrnn.load(network), "time", **FRAMES)
@@ -151,3 +153,52 @@ def test_a_training_resumes_with_the_same_bounds_only(network, tmp_path):
     path = teaching(network, tmp_path)
     np.savez(tmp_path / "example_0.npz", x=np.ones((30, 1, 9), np.float32))
     assert "was padded from 30 to 40 frames, and the outputs of a student" in call("finetune", path, status=2).output
+
+
+@pytest.mark.thorough
+def test_the_command_compares_futures_with_the_offline_network(network, tmp_path):
+    """By the definition of the error, for each future and recording; the offline limit differs by roundings."""
+    folder, rng = tmp_path / "noisy", np.random.default_rng(2)
+    folder.mkdir()
+    recordings = {f"{number}.npy": rng.normal(size=(20 + number, 1, 9)).astype(np.float32) for number in range(2)}
+    for name, array in recordings.items():
+        np.save(folder / name, array)
+    options = ("--symbol", "time", "--future", "0,3,all", "--block", 1, "--inputs", folder, "--against")
+    plot = tmp_path / "loss.png"
+    result = call_json("stream", network, *options, "offline", "--rate", 100, "--plot", plot)
+    model = jaxrnn.load(network)
+    for each in result["losses"][:2]:
+        live = model.stream("time", future=each["future"], block=1)
+        errors = {}
+        for name, x in recordings.items():
+            known, found = model(x=x)["mask"], live.offline(model.params, {"x": x})["mask"]
+            errors[name] = 10 * np.log10(np.square(known).sum() / np.square(known - found).sum())
+        assert each["mean"] == pytest.approx(np.mean(list(errors.values())), abs=1e-3)
+        assert each["worst"] == pytest.approx(min(errors.values()), abs=1e-3)
+        assert errors[each["worst_recording"]] == min(errors.values())
+        assert (each["count"], each["delay"], each["delay_ms"]) == (2, live.delay["mask"], 10 * live.delay["mask"])
+    limit = result["losses"][2]
+    assert (limit["future"], limit["delay"]) == ("all", None)
+    assert limit["mean"] > 110 > 60 > result["losses"][1]["mean"] > result["losses"][0]["mean"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    # A network of other weights is another reference.
+    other = tmp_path / "other.onnx"
+    jaxrnn.export_onnx(model, {name: 2 * array for name, array in model.params.items()}, other)
+    assert call_json("stream", network, *options, other)["losses"][2]["mean"] < 60
+
+
+def test_a_comparison_that_compared_nothing_fails(network, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((0, 1, 9), np.float32))
+    options = ("stream", network, "--symbol", "time", "--against", "offline", "--input", f"x={tmp_path / 'x.npy'}")
+    assert "nothing was compared of mask" in call(*options, "--future", 1, status=2).output
+    (tmp_path / "empty").mkdir()
+    mistakes = {
+        "has no recordings": ("--future", 1, "--inputs", tmp_path / "empty"),
+        "needs --future": (),
+        "is no number of frames": ("--future", "1,x"),
+        "--verify is for a stream that runs": ("--future", 1, "--verify"),
+    }
+    for message, more in mistakes.items():
+        assert message in call(*options, *more, status=2).output, more
+    assert "is for --against" in call(*options[:4], "--random", "--future", "0,1", status=2).output
+    assert "is a folder" in call(*options[:4], "--future", 1, "--inputs", tmp_path, status=2).output
