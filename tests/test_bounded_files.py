@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import polars
 import pytest
 import yaml
 from small_models import offline_model
@@ -11,7 +12,10 @@ from test_cli import call, call_json
 
 import jaxrnn
 from jaxrnn import training
+from jaxrnn.audio import write_wav
+from jaxrnn.audio.sounds import read_sound
 from jaxrnn.audio.waveforms import waveform_of
+from jaxrnn.demo import si_sdr
 
 #: A network over spectra of 16 samples as a function of sound.
 FRAMES = {"size": 16, "hop": 8, "window": "sqrt_hann", "gives": "mask"}
@@ -202,3 +206,42 @@ def test_a_comparison_that_compared_nothing_fails(network, tmp_path):
         assert message in call(*options, *more, status=2).output, more
     assert "is for --against" in call(*options[:4], "--random", "--future", "0,1", status=2).output
     assert "is a folder" in call(*options[:4], "--future", 1, "--inputs", tmp_path, status=2).output
+
+
+@pytest.mark.thorough
+def test_an_evaluation_bounds_the_system(network, tmp_path):
+    """The metrics are those of the bounded function; a future as long as the recordings gives the offline network."""
+    rng = np.random.default_rng(5)
+    enhance = waveform_of(jaxrnn.load(network), "time", **FRAMES)
+    for folder in ("noisy", "clean"):
+        (tmp_path / folder).mkdir()
+        for number in range(2):
+            write_wav(tmp_path / folder / f"{number}.wav", rng.uniform(-0.5, 0.5, 300 + 7 * number), 16_000)
+    settings = {
+        "corpus": {"folder": "noisy", "reference": "clean"},
+        "system": {"stream": {"model": str(network), "symbol": "time", "stft": FRAMES, "future": 3, "block": 1}},
+        "metrics": ["si_sdr"],
+        "out": "results",
+    }
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    found = {}
+    for future, block in ((3, 1), (1, 1), (64, None)):
+        bounds = ("--set", f"system.stream.future={future}", "--set", f"system.stream.block={block or 'null'}")
+        out = tmp_path / f"{future}_{block}"
+        call("evaluate", path, *bounds, "--set", f"out={out}")
+        found[future, block] = sorted(polars.read_parquet(out / "results.parquet")["si_sdr"])
+        functions = [enhance.stream(future=future, block=block).offline]
+        functions += [enhance.apply] if future == 64 else []
+        for function in functions:
+            expected = []
+            for number in range(2):
+                noisy, clean = (read_sound(tmp_path / folder / f"{number}.wav")[0] for folder in ("noisy", "clean"))
+                output = function(enhance.params, {"samples": noisy})["audio"]
+                expected.append(si_sdr(np.asarray(output), clean))
+            np.testing.assert_allclose(found[future, block], sorted(expected), atol=1e-3)
+    assert len(set(map(tuple, found.values()))) == 3
+    # Kept results are not those of another future or block.
+    for change in ("future=1", "block=2"):
+        other = ("--set", f"out={tmp_path / '3_1'}", "--set", f"system.stream.{change}")
+        assert "of another" in call("evaluate", path, *other, status=2).output
