@@ -64,6 +64,27 @@ def look_ahead_model() -> onnx.ModelProto:
     return make_model(graph_of(nodes, {"x": [1, FEATURES, "T"]}, outputs, constants, "look_ahead"))
 
 
+def offline_model(bins: int = 9, hidden: int = 3) -> onnx.ModelProto:
+    """A mask for spectra ``x[time, 1, bins]`` that needs all of time: less the mean, through a bidirectional LSTM."""
+    rng = np.random.default_rng(6)
+    weights = {"W": (2, 4 * hidden, bins), "R": (2, 4 * hidden, hidden), "P": (2 * hidden, bins)}
+    constants = {name: rng.normal(size=shape).astype(np.float32) for name, shape in weights.items()}
+    constants["shape"] = np.array([0, 0, 2 * hidden])
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], name="mean", axes=[0], keepdims=1),
+        helper.make_node("Sub", ["x", "mean"], ["centred"], name="centre"),
+        helper.make_node(
+            "LSTM", ["centred", "W", "R"], ["both"], name="lstm", hidden_size=hidden, direction="bidirectional"
+        ),
+        helper.make_node("Transpose", ["both"], ["frames"], name="transpose", perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["frames", "shape"], ["joined"], name="join"),
+        helper.make_node("MatMul", ["joined", "P"], ["logits"], name="project"),
+        helper.make_node("Sigmoid", ["logits"], ["mask"], name="squash"),
+    ]
+    sizes = ["time", 1, bins]
+    return make_model(graph_of(nodes, {"x": sizes}, {"mask": sizes}, constants, "offline"))
+
+
 def make_model(graph: onnx.GraphProto, *domains: str, opset: int = 17) -> onnx.ModelProto:
     """The graph as a model that every engine takes."""
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import polars
 import pytest
 import soundfile
@@ -147,7 +148,8 @@ def test_speech_is_taken_from_recordings(tmp_path):
 
 
 def test_there_is_a_configuration_for_each_system():
-    assert [path.stem for path in CONFIGS] == [f"evaluate_{name}" for name in ("denoiser", "dtln", "gtcrn", "silero")]
+    names = ("bounded", "denoiser", "dtln", "gtcrn", "silero")
+    assert [path.stem for path in CONFIGS] == [f"evaluate_{name}" for name in names]
 
 
 # Of the quick tests, others run the configurations of the denoiser and of Silero VAD.
@@ -157,6 +159,8 @@ def test_there_is_a_configuration_for_each_system():
 def test_configurations_find_their_models_and_recordings(path, models, corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXRNN_MODELS", str(models))
     monkeypatch.setenv("JAXRNN_CORPUS", str(corpus))
+    monkeypatch.setenv("JAXRNN_BIDIRECTIONAL", str(tmp_path))
+    onnx.save(import_example("bidirectional_denoiser").build(np.random.default_rng(0), 4), tmp_path / "offline.onnx")
     settings = SettingsFile(EvaluationSettings, path).settings
     assert settings.out.resolve().parent == ROOT / "runs"
     assert settings.title

@@ -16,14 +16,14 @@ from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import check_word, short_repr, without_folders
 from jaxrnn._jax.context import compute_type, exact_types, jitted
 from jaxrnn.audio.frames import Frames, Norm, Padding, Synthesis, complex_of, with_mask
-from jaxrnn.cells.forms import Remat, matrix_products_in, recomputing
+from jaxrnn.cells.forms import Remat, matrix_products_in, product_type, recomputing
 from jaxrnn.errors import InputError, is_count
 from jaxrnn.model import Model
-from jaxrnn.model.streaming import GraphFunction, operators_by_scope, time_symbols
+from jaxrnn.model.streaming import GraphFunction, operators_by_scope, stream_within, time_symbols
 from jaxrnn.steps.specs import ArraySpec, bind, converted
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import milliseconds
-from jaxrnn.streaming import Streamed, stream
+from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.diagnostics import of_file
 
 #: The arguments of `waveform_of` other than the model and its time, as keys of settings files.
@@ -301,7 +301,7 @@ class Waveform:
             InputError: the input, or the output of a network, does not fit.
         """
         arrays = bind(self.inputs, inputs, convert=converted)
-        with exact_types(), recomputing(remat), matrix_products_in(compute_type(dtype)):
+        with exact_types(), recomputing(remat), matrix_products_in(compute_type(dtype) or product_type()):
             return {AUDIO: self._enhanced(params, arrays[SAMPLES])}
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -350,6 +350,8 @@ class Waveform:
         multiple: int = 1,
         constraints: Sequence[str] = (),
         past: int | None = None,
+        future: int | Mapping[str, int] | None = None,
+        block: int | None = None,
     ) -> Streamed:
         """Return the exact stream from pulses of samples to pulses of samples.
 
@@ -360,6 +362,8 @@ class Waveform:
             multiple: a number that divides the length of each recording in samples.
             constraints: as in `Model.stream`, about the number of samples.
             past: as in `Model.stream`.
+            future: as in `Model.stream`: frames of the networks, not samples.
+            block: as in `Model.stream`.
 
         Raises:
             InputError: the waveform does not have this dimension.
@@ -372,9 +376,10 @@ class Waveform:
         shortest = -(-least.get(self.frames.padding, 1) // multiple)
         limits = [*constraints, *([f"S >= {shortest}"] if shortest > 1 else [])]
         example = {SAMPLES: jax.ShapeDtypeStruct((self.frames.hop * multiple,), np.float32)}
-        whole, options = _Whole(self), {"multiple": multiple, "constraints": limits, "past": past}  # type: ignore[arg-type]
+        whole, options = _Whole(self), {"past": past, "future": future, "block": block}  # type: ignore[arg-type]
+        options |= {"axes": {SAMPLES: 0}, "params": self.params, "multiple": multiple, "constraints": limits}
         with exact_types(), of_file(whole.operators):
-            return stream(whole, example, axes={SAMPLES: 0}, params=self.params, pulse=pulse, **options)
+            return stream_within(whole, example, pulse=pulse, **options)
 
 
 def waveform_of(

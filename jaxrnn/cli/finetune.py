@@ -105,6 +105,15 @@ def finetune(
 
     A network over spectra is trained from waveform to waveform with --stft, or the key stft.
 
+    With the key future, an offline network learns to stream: it is trained with bounded futures, and with teacher on
+    the outputs of an offline network, under their names:
+
+      future: 20
+      teacher: denoiser.onnx
+      loss: {name: mse, output: mask, target: mask}
+      export: run/tuned.onnx                  # the offline network
+      export_stream: run/live.onnx            # the stream
+
     Paths are relative to the file. Values may contain ${VARIABLE} or ${VARIABLE:-default}. All mistakes in a file are
     reported together, before anything runs. An interrupted run continues from its last checkpoint when it is started
     again.
@@ -117,6 +126,7 @@ def finetune(
       jaxrnn finetune denoiser.yaml --set steps=100 --set optimizer.learning_rate=1e-4 --json
       jaxrnn finetune denoiser.yaml --set 'optimizer={name: sgd, momentum: 0.9}' --print-config
       jaxrnn finetune denoiser.yaml --fresh --set checkpoints=another/folder
+      jaxrnn finetune denoiser.yaml --set future=20 --set teacher=denoiser.onnx --set export_stream=live.onnx
       jaxrnn finetune denoiser.yaml --stft 256 --hop 128 --window sqrt_hann --gives mask
       srun --ntasks=8 jaxrnn finetune denoiser.yaml
       jaxrnn finetune denoiser.yaml --coordinator node1:1234 --processes 2 --process 0
@@ -227,7 +237,8 @@ def _result(
     tenth = max(1, len(losses) // 10)
     settings = training.settings
     folder = None if settings.checkpoints is None else settings.checkpoints["folder"]
-    paths = {"export": settings.export, "plot": settings.plot, "checkpoints": folder}
+    paths = {"export": settings.export, "export_stream": settings.export_stream}
+    paths |= {"plot": settings.plot, "checkpoints": folder}
     return {
         "config": str(path),
         "model": str(settings.model.file),
@@ -259,6 +270,7 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
         title = f"On the validation examples (parameters of update {result['best_step']})"
         yield Table(title, ("", "before", "after", "change"), rows, right=("change",))
         yield ""
-    for key, what in (("export", "model"), ("plot", "loss curve"), ("checkpoints", "checkpoints")):
+    written = {"export": "model", "export_stream": "stream", "plot": "loss curve", "checkpoints": "checkpoints"}
+    for key, what in written.items():
         if result[key] is not None:
             yield f"{what}: {result[key]}"

@@ -8,7 +8,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -217,7 +217,9 @@ class InputFiles:
             return samples
 
         arrays, sound = {}, None
-        if self.inputs is not None and _is_sound(self.inputs):
+        if self.folder is not None:  # read one by one
+            pass
+        elif self.inputs is not None and _is_sound(self.inputs):
             sound = sound_of(self.inputs)
         elif self.inputs is not None:
             arrays = load_archive(self.inputs)
@@ -227,6 +229,11 @@ class InputFiles:
             listed = ", ".join(map(str, sorted(rates)))
             raise click.UsageError(f"the sound files have different sample rates, {listed}: give --resample HZ")
         return arrays, sound, next(iter(rates), None)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of recordings, in place of a file, for commands that take several."""
+        return self.inputs if self.inputs is not None and self.inputs.is_dir() else None
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -251,6 +258,8 @@ class InputFiles:
         from jaxrnn.onnx.graph import is_batch_name
         from jaxrnn.verification.sampling import restore_types
 
+        if self.folder is not None:
+            raise InputError(f"--inputs {self.folder} is a folder, and one recording is needed: give a file")
         read, sound, _ = self._read
         arrays = restore_types(specs, read)
         if sound is None:
@@ -268,20 +277,27 @@ class InputFiles:
         return arrays
 
 
-def read_recordings(folder: Path, specs: Sequence[ArraySpec], resample: int | None) -> dict[str, dict[str, np.ndarray]]:
-    """Return the recordings of a folder by file name: sound files, .npz files, and .npy files of a single input."""
-    recordings = {}
+def recordings_in(
+    folder: Path, specs: Sequence[ArraySpec], resample: int | None
+) -> dict[str, Callable[[], InputFiles]]:
+    """Return functions that read the recordings of a folder, by file name.
+
+    Recordings are sound files, .npz files, and .npy files of a single input.
+    """
+    recordings: dict[str, Callable[[], InputFiles]] = {}
     for path in sorted(folder.iterdir()):
         if _is_sound(path) or path.suffix == ".npz":
-            given = InputFiles(inputs=path, resample=resample)
+            recordings[path.name] = partial(InputFiles, inputs=path, resample=resample)
         elif path.suffix == ".npy" and len(specs) == 1:
-            given = InputFiles(input={specs[0].name: str(path)})
-        else:
-            continue
-        recordings[path.name] = given.of(specs)
+            recordings[path.name] = partial(InputFiles, input={specs[0].name: str(path)})
     if not recordings:
         raise InputError(f"{folder} has no recordings: sound files, .npz files, or .npy files of a single input")
     return recordings
+
+
+def read_recordings(folder: Path, specs: Sequence[ArraySpec], resample: int | None) -> dict[str, dict[str, np.ndarray]]:
+    """Return the recordings of a folder by file name, all in memory."""
+    return {name: read().of(specs) for name, read in recordings_in(folder, specs, resample).items()}
 
 
 def _is_sound(path: Path) -> bool:

@@ -16,7 +16,7 @@ from jaxrnn.cli.commands import Count, Option, Positive, command
 from jaxrnn.cli.errors import MISMATCH
 from jaxrnn.cli.options import OUTPUT, ModelFile, RandomInputs, new_file, refuse, save_outputs
 from jaxrnn.cli.output import busy, counting, show
-from jaxrnn.cli.stream_options import PulseOptions, TimedPulses, described
+from jaxrnn.cli.stream_options import ComparedPulses, PulseOptions, described
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -32,9 +32,11 @@ def stream(
     file: ModelFile,
     given: RandomInputs,
     steps: Count | None = None,
-    pulses: TimedPulses,
+    given_pulses: ComparedPulses,
     frames: Count | None = None,
     verify: bool = False,
+    against: Annotated[str, Option(metavar="offline|FILE.onnx")] | None = None,
+    plot: Annotated[Path, new_file("PLOT.png")] | None = None,
     native: bool = False,
     rate: Annotated[Positive, Option(metavar="HZ")] | None = None,
     step_seconds: Annotated[Positive, Option(metavar="SECONDS")] | None = None,
@@ -54,7 +56,10 @@ def stream(
     The model becomes a streaming model that takes --pulse frames per step; look-ahead becomes delay. Inputs are whole
     recordings in the shape that the file declares; inputs without the dimension are constant in time. Outputs come
     without the delay, up to the last frame, and equal the outputs of the model on the whole recording: --verify checks
-    this. A model that cannot be streamed, such as a bidirectional recurrence, is refused, with the node and a remedy.
+    this. A model that cannot be streamed, such as a bidirectional recurrence, is refused, with the node and a remedy:
+    --future bounds what it sees of later frames, which changes the model. --against measures by how much, over
+    recordings: the error in decibels below the outputs of the offline model, for each --future and output. No stream
+    runs then.
 
     Examples of steps:
       jaxrnn stream dtln_1.onnx --input input_2=magnitudes.npy --rate 16000 --hop 128 --output masks.npz
@@ -66,6 +71,12 @@ def stream(
       jaxrnn stream keywords.onnx --symbol S --pulse 4 --input feats=features.npy --rate 16000 --hop 160 -o logits.npz
       jaxrnn stream waves.onnx --symbol S --pulse 256 --random --frames 48000 --rate 48000 --hop 1 --json
 
+    Examples of bounded futures:
+      jaxrnn stream net.onnx --symbol time --future 20 --past 200 --random --verify
+      jaxrnn stream net.onnx --symbol time --future 20 --past 200 --inputs noisy/ --against offline
+      jaxrnn stream net.onnx --symbol time --future 0,5,10,20,40,all --inputs noisy/ --against offline --plot loss.png
+      jaxrnn stream tuned.onnx --symbol time --future 20 --inputs noisy/ --against net.onnx --json
+
     Args:
         hop: Samples from one frame to the next. Without --symbol: new samples per step.
         steps: Number of steps. [default: the whole recording; 500 if all inputs are random]
@@ -73,6 +84,10 @@ def stream(
         verify: With --symbol: compare the outputs with the outputs of the model on the whole recording, and on short
             parts with lengths that do not fit the pulse. Exit status 1 if they differ by more than 'jaxrnn verify'
             allows, and if no element of an output is finite.
+        against: With --future: measure the error below the outputs of the offline model of FILE on whole recordings,
+            or of another file with the same inputs and outputs, such as the teacher of a tuned one. --inputs then
+            also takes a folder of recordings: sound files, .npz files, or .npy files of a single input.
+        plot: With --against: draw the delay, in ms with --rate, against the error as a PNG.
         native: Run the machine code in FILE, from 'jaxrnn compile --native', without compiling. The code runs
             unchecked: use only files that you trust as programs.
         rate: With --hop: samples per second. With --symbol alone: frames per second.
@@ -82,10 +97,21 @@ def stream(
     """
     import jax
 
+    from jaxrnn.cli.stream_against import compared, comparison_report, draw
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
     from jaxrnn.steps.numpy_step import run
     from jaxrnn.verification.running import check_lengths, numpy_step
 
+    if against is not None:
+        others = {"--steps": steps, "--frames": frames, "--verify": verify, "--native": native, "--output": output}
+        refuse({**others, "--random": given.random}, "is for a stream that runs: leave out --against")
+        comparison = compared(file, given, given_pulses, rate, step_seconds, against)
+        if plot is not None:
+            draw(comparison, plot)
+        show({**comparison, "plot": None if plot is None else str(plot)}, comparison_report)
+        return
+    refuse({"--plot": plot}, "goes with --against offline")
+    pulses = given_pulses.single
     sound_rate = given.rate if rate is None else rate
     rate = sound_rate if pulses.sound else rate
     duration = _duration(pulses.time, rate, None if pulses.sound else pulses.sound.hop, step_seconds)

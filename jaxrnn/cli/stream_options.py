@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from jaxrnn.model import Model
     from jaxrnn.steps.stepper import Stepper
     from jaxrnn.streaming import Streamed
+
+
+#: The offline limit among several futures.
+ALL = "all"
 
 
 class SoundOptions(Given):
@@ -102,8 +107,9 @@ class PulseOptions:
         past: With --symbol, for causal attention without a bound: mask keys that are more than this number of frames
             older than their query. This changes the model.
         future: With --symbol, for an offline model: backward recurrences, statistics over the whole recording, and
-            attention to all frames see this number of later frames. This changes the model; --past then bounds the
-            attention.
+            attention to all frames see this number of later frames; with --stft, frames of spectra. This changes the
+            model; --past then bounds the attention.
+        block: With --future: frames that share their end. [default: 1; for recurrences the future]
     """
 
     sound: Sound
@@ -114,10 +120,13 @@ class PulseOptions:
     longest: FrameCount | None = None
     past: FrameCount | None = None
     future: Annotated[int, Option(metavar="FRAMES", type=click.IntRange(0))] | None = None
+    block: FrameCount | None = None
 
     def __post_init__(self):
-        names = ("pulse", "multiple", "shortest", "longest", "past", "future")
+        names = ("pulse", "multiple", "shortest", "longest", "past", "future", "block")
         self.need_symbol({f"--{name}": getattr(self, name) for name in names})
+        if self.future is None:
+            refuse({"--block": self.block}, "goes with --future: it is the number of frames that share their end")
         if self.longest is not None and self.longest < max(self.shortest or 1, self.multiple or 1):
             raise click.UsageError(
                 f"no recording has at most --longest {self.longest} frames and fits the other options"
@@ -145,17 +154,16 @@ class PulseOptions:
     def stream(self, model: Model, dims: Mapping[str, int]) -> Streamed:
         """Return the stream of a model, with sizes of open dimensions other than time."""
         assert self.time is not None
+        bounds: dict[str, Any] = {"past": self.past, "future": self.future, "block": self.block}
+        return model.stream(self.time, self.pulse, dims=dims, **bounds, **self.lengths)
+
+    @property
+    def lengths(self) -> dict[str, Any]:
+        """The options of a stream about the lengths of recordings."""
         multiple, shortest = self.multiple or 1, self.shortest or 1
         constraints = [f"S >= {-(-shortest // multiple)}"] if shortest > multiple else []
         constraints += [] if self.longest is None else [f"S <= {self.longest // multiple}"]
-        options: dict[str, Any] = {"multiple": multiple, "constraints": constraints, "past": self.past}
-        if self.future is not None:
-            if self.sound:
-                raise click.UsageError(
-                    "--future is for a network over frames, without --stft: bound it in Python, with jaxrnn.bounded"
-                )
-            options["future"] = self.future
-        return model.stream(self.time, self.pulse, dims=dims, **options)
+        return {"multiple": multiple, "constraints": constraints}
 
     def offline(self, stepper: Stepper, model: Model, params: Any) -> Callable[..., Any]:
         """Return the function of whole recordings that the stream of a model equals."""
@@ -179,6 +187,42 @@ class TimedPulses(PulseOptions):
     """
 
     sound: Annotated[SoundOrHop, _SOUND]
+
+
+def _futures(text: str) -> tuple[int | str, ...]:
+    """Return the frames of ``0,5,all``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == ALL or part.isdecimal() for part in parts):
+        raise click.BadParameter(
+            f"{text!r} is no number of frames from 0 on, and with --against not several or {ALL}, such as 0,5,10,{ALL}."
+        )
+    return tuple(dict.fromkeys(part if part == ALL else int(part) for part in parts))
+
+
+@dataclass(frozen=True)
+class ComparedPulses(TimedPulses):
+    """The options of a stream in a command that compares several futures.
+
+    Attributes:
+        sound: The transforms around a network over spectra.
+        future: With --symbol, for an offline model: backward recurrences, statistics over the whole recording, and
+            attention to all frames see this number of later frames; with --stft, frames of spectra. This changes the
+            model; --past then bounds the attention. With --against, several numbers with commas, or all for the
+            offline limit.
+    """
+
+    future: Annotated[Any, Option(metavar="FRAMES", type=click.STRING, parse=_futures)] = None
+
+    @property
+    def single(self) -> TimedPulses:
+        """The options with one future."""
+        if self.future is not None and (len(self.future) != 1 or self.future[0] == ALL):
+            raise click.UsageError(
+                f"--future {','.join(map(str, self.future))} is for --against offline; give one number"
+            )
+        names = [each.name for each in dataclasses.fields(self)]
+        options = {name: getattr(self, name) for name in names}
+        return TimedPulses(**{**options, "future": None if self.future is None else self.future[0]})
 
 
 def check_steps(model: Model) -> None:

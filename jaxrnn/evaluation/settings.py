@@ -96,6 +96,12 @@ class StreamSettings(Settings):
     """Frames in a step; by default the fewest that fit."""
     past: PositiveInt | None = None
     """For causal attention without a bound: the most earlier frames that a frame sees; this changes the network."""
+    future: Annotated[int, Field(ge=0)] | dict[str, int] | None = None
+    """For an offline network: the frames after a block that backward recurrences, statistics and attention see, or
+    frames by the start of the name of a node; this changes the network. As long as the longest recording, the network
+    is the offline one."""
+    block: PositiveInt | None = None
+    """With `future`: the frames that share their end; by default 1, and for recurrences the future."""
 
 
 class SystemSettings(Settings):
@@ -243,12 +249,12 @@ def _system(file: File) -> System:
         return system
     if (stream := settings.stream) is not None:
         with file.at("system", "stream"):
-            model = _load(stream.model)
+            model, bounds = _load(stream.model), stream.model_dump(include={"past", "future", "block"})
             if stream.stft is not None:
                 waveform = waveform_of(model, stream.symbol, **stream.stft)
-                streamed = waveform.stream(pulse=stream.pulse, past=stream.past)
+                streamed = waveform.stream(pulse=stream.pulse, **bounds)
                 return Offline(streamed, waveform.params, rate=settings.rate)
-            streamed = model.stream(stream.symbol or "S", stream.pulse, past=stream.past)
+            streamed = model.stream(stream.symbol or "S", stream.pulse, **bounds)
             return Offline(streamed, model.params, rate=settings.rate)
     stages = []
     for place, stage in enumerate(settings.stages):

@@ -148,15 +148,11 @@ def stream_model(
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
 
     options = {"axes": axes, "params": model.params, "multiple": multiple, "constraints": constraints}
-    limits = {"future": future, "past": past, "block": block}
+    options |= {"pulse": pulse, "past": past, "future": future, "block": block}
     others = [name for name in names if name != symbol and name not in dims]
     try:
         with exact_types(), of_file(operators_by_scope(model.program.block)):
-            if future is None:
-                streamed = stream(model._graph_function, example, pulse=pulse, past=past, **options)
-            else:
-                live = bounded(model._graph_function, example, **limits, **options)
-                streamed = stream(live, example, pulse=pulse, **options)
+            streamed = stream_within(model._graph_function, example, **options)
     except (NodeError, StreamError) as error:
         cause = error if isinstance(error, NodeError) else error.__cause__
         is_undecided = isinstance(cause, NodeError) and not getattr(error, "has_condition", False)
@@ -176,6 +172,25 @@ def stream_model(
             f"`dims={ {unknown[0]: symbol} }` if it is, `dims={ {unknown[0]: SIZE} }` if it is not"
         )
     return streamed
+
+
+def stream_within(
+    function: GraphFunction,
+    example: Any,
+    *,
+    pulse: int | None,
+    past: int | None,
+    future: int | Mapping[str, int] | None,
+    block: int | None,
+    **options: Any,
+) -> Streamed:
+    """Stream a function, with `future` the function with bounded futures; ``options`` are those of both."""
+    if future is None:
+        if block is not None:
+            raise InputError("`block` is the number of frames that share their end: it goes with `future`")
+        return stream(function, example, pulse=pulse, past=past, **options)
+    live = bounded(function, example, future=future, past=past, block=block, **options)
+    return stream(live, example, pulse=pulse, **options)
 
 
 def _relation(model: Model, symbol: str, others: Sequence[str], problem: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrnn._files.messages import VALUE, check_word, pairs_of
 from jaxrnn._jax.context import compute_type, exact_types
+from jaxrnn.audio.waveforms import Waveform
 from jaxrnn.errors import InputError, check_count, check_kind
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import time_symbols
@@ -34,7 +35,7 @@ STEPS = 50
 
 
 def profile_model(
-    model: Model,
+    model: Model | Waveform,
     what: str | None = None,
     *,
     inputs: Mapping[str, Any] | None = None,
@@ -52,7 +53,7 @@ def profile_model(
     parameters of ``"apply"`` are arguments, as in a call of the model.
 
     Args:
-        model: the model.
+        model: the model, or a `jaxrnn.audio.Waveform` of a single network.
         what: ``"apply"`` (the whole graph), ``"step"``, ``"scan"`` or ``"stream"``. By default, a step if all state is
             external, else the whole graph.
         inputs: a dict of arrays; missing inputs are random. Inputs of a scan have a first axis of frames. A batch axis
@@ -71,9 +72,10 @@ def profile_model(
         InputError: an argument does not fit the model or ``what``.
         StateError: the model forgets its state after each call, so steps and scans are impossible.
     """
-    check_kind("model", model, Model, "a Model, as jaxrnn.load returns")
+    check_kind("model", model, (Model, Waveform), "a Model, as jaxrnn.load returns, or a jaxrnn.audio.Waveform")
+    network: Any = model  # a waveform has the functions of a model
     if what is None:
-        kinds = {variable.kind for variable in model.state}
+        kinds = {variable.kind for variable in network.state}
         what = "stream" if stream is not None else "step" if kinds == {"external"} else "apply"
     check_word("`what`", what, KINDS)
     if stream is not None and what != "stream":
@@ -84,42 +86,46 @@ def profile_model(
     if length is not None and what in ("step", "stream"):
         raise InputError(f"`length` is for the whole graph and scans, not for a {what}")
     dtype, inputs, dims = compute_type(dtype), inputs or {}, dims or {}
-    nodes = {node.name: str(node.operator) for node in model.program.block.all_nodes()}
+    nodes = {node.name: str(node.operator) for node in network.program.block.all_nodes()}
     if what == "apply":
         for name, value in {"batch": batch, "dtype": dtype}.items():
             if value is not None:
                 sizes = "; for the whole graph give `dims={NAME: SIZE}`"
                 instead = sizes if name == "batch" else ", not for the whole graph"
                 raise InputError(f"`{name}` is for steps, scans and streams{instead}")
-        if text := [info for info in model.inputs if info.is_text]:
+        if text := [info for info in network.inputs if info.is_text]:
             bound = f"`jaxrnn.load(path, static={ {text[0].name: VALUE} })`"
             raise InputError(
                 f"{text[0].as_input}: JAX cannot compile functions of strings; bind the input with {bound}"
             )
-        sample = random_inputs(model, inputs, dims=dims if length is None else _timed(model, dims, length), seed=seed)
-        label = _label(model.label, "apply", pairs_of(sample.dims))
+        sample = random_inputs(
+            network, inputs, dims=dims if length is None else _timed(network, dims, length), seed=seed
+        )
+        label = _label(network.label, "apply", pairs_of(sample.dims))
         # Without exact types, JAX narrows 64-bit arguments before the call.
         with exact_types(), sample.naming_assumptions():
-            return profile(model.apply, model.params, sample.inputs, label=label, nodes=nodes, peaks=peaks)
-    streamed = (stream or model.stream(dims=dims)) if what == "stream" else None
-    stepper, sizes = (model, dims) if streamed is None else (streamed, {})
-    steps = _Steps(_bound(stepper, model.params, sizes, batch), inputs, (length or LENGTH) if what == "scan" else None)
-    steps.ranges = integer_ranges(model, {**steps.dims, **dims})
+            return profile(network.apply, network.params, sample.inputs, label=label, nodes=nodes, peaks=peaks)
+    streamed = (stream or network.stream(dims=dims)) if what == "stream" else None
+    stepper, sizes = (network, dims) if streamed is None else (streamed, {})
+    steps = _Steps(
+        _bound(stepper, network.params, sizes, batch), inputs, (length or LENGTH) if what == "scan" else None
+    )
+    steps.ranges = integer_ranges(network, {**steps.dims, **dims})
     details = [
         pairs_of({**steps.draw(seed).dims, **(dims if streamed else {})}),
         "" if batch is None else f"batch {batch}",
     ]
     if dtype is None:
-        return steps.profiled(_label(model.label, steps.what, *details), nodes, peaks, seed)
+        return steps.profiled(_label(network.label, steps.what, *details), nodes, peaks, seed)
     known = {name: size for name, size in steps.draw(seed).dims.items() if name != stepper.spec.batch_symbol}
     options = {"dims": known} if known else {}
-    full = steps.of(stepper, stepper.pack(model.params, **options))
+    full = steps.of(stepper, stepper.pack(network.params, **options))
     if streamed is None:
-        low = steps.of(stepper, stepper.pack(model.params, **options, dtype=dtype))
+        low = steps.of(stepper, stepper.pack(network.params, **options, dtype=dtype))
     else:
         lowered = with_dtype(streamed, dtype)
-        low = steps.of(lowered, lowered.pack(model.params))
-    label = _label(model.label, steps.what, *details, f"products in {dtype.name}")
+        low = steps.of(lowered, lowered.pack(network.params))
+    label = _label(network.label, steps.what, *details, f"products in {dtype.name}")
     profiled = low.profiled(label, nodes, measure_peaks(dtype) if peaks is True else peaks, seed)
     return dataclasses.replace(profiled, low_precision=_low_precision(dtype.name, low, full, seed))
 

@@ -7,6 +7,7 @@ from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.recordings import Mixtures
+from jaxrnn.training.student import Student
 from jaxrnn.training.validation import validate
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Optimizer",
     "Running",
     "Sequences",
+    "Student",
     "TrainingError",
     "Validation",
     "fit",

@@ -36,6 +36,7 @@ from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import SEQUENCES, Checkpoints, Function, Sequences, Validation, check_end, check_functions
 from jaxrnn.training.parameters import start_values, trained_names, warn_of_buffers
 from jaxrnn.training.sharding import Placement, is_primary
+from jaxrnn.training.student import Student
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Forward, Updates
 from jaxrnn.training.validation import Validator
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def fit(
-    model: Model | Waveform,
+    model: Model | Waveform | Student,
     data: Sequence[Mapping[str, Any]] | Callable[[np.random.Generator], Mapping[str, Any]],
     loss: Function,
     *,
@@ -78,7 +79,8 @@ def fit(
     part of each batch. All processes must see the folder of checkpoints.
 
     Args:
-        model: The model, or a `jaxrnn.audio.Waveform` of a single model, which is trained from waveform to waveform.
+        model: The model, or a `jaxrnn.audio.Waveform` of a single model, which is trained from waveform to waveform;
+            or a `Student`, a model with bounded futures that may have a teacher.
         data: A sequence of examples, shuffled in each epoch, or a function that draws an example from a NumPy
             generator. Both run in a background thread.
         loss: ``loss(outputs, example, mask) -> scalar`` in JAX for one example: dicts of outputs and of arrays, and
@@ -178,6 +180,7 @@ def fit(
         seed=seed,
         examples=source.size,
         **({} if (mixtures := getattr(data, "identity", None)) is None else {"data": mixtures}),
+        **({"student": model.facts} if isinstance(model, Student) else {}),
     )
     check_alike(
         placement,

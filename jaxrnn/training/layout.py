@@ -20,6 +20,7 @@ from jaxrnn.onnx.reading import labelled
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.training.examples import Example, read_example
 from jaxrnn.training.options import Sequences, TimeAxis
+from jaxrnn.training.student import Student
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +120,14 @@ class ExampleLayout:
 
 
 def check_model(model: Any) -> Any:
-    """Check that an object can be trained: a model, or the waveform of a model, which has the same functions."""
-    check_kind("model", model, (Model, Waveform), "a Model, as jaxrnn.load returns, or a jaxrnn.audio.Waveform")
-    if isinstance(model, Waveform) and not all(isinstance(each.model, Model) for each in model.networks[:2]):
-        raise InputError(f"{model.label} is no Model of a file, and only those are trained")
-    if isinstance(model, Waveform) and len(model.networks) > 1:
-        raise InputError(f"{model.label} has {len(model.networks)} networks: train each one as a Waveform of its own")
+    """Check that an object can be trained: a model, or a waveform or student of a model, with the same functions."""
+    kinds = "a Model, as jaxrnn.load returns, a jaxrnn.audio.Waveform, or a jaxrnn.training.Student"
+    check_kind("model", model, (Model, Waveform, Student), kinds)
+    inner = model.model if isinstance(model, Student) else model
+    if isinstance(inner, Waveform) and not all(isinstance(each.model, Model) for each in inner.networks[:2]):
+        raise InputError(f"{inner.label} is no Model of a file, and only those are trained")
+    if isinstance(inner, Waveform) and len(inner.networks) > 1:
+        raise InputError(f"{inner.label} has {len(inner.networks)} networks: train each one as a Waveform of its own")
     return model
 
 
@@ -279,6 +282,8 @@ def choose_mode(model: Model, sequences: Sequences, value: Any) -> Mode:
     sequence along an axis of the file is a sequence for a step if the step also accepts several times as many frames;
     otherwise the axis is not time (a window of samples, for example), and the example is one step.
     """
+    if isinstance(model, Student) and sequences.mode in ("step", "scan"):
+        raise InputError(f"mode={sequences.mode!r}: a student with bounded futures computes whole recordings: 'apply'")
     if sequences.mode == "apply":
         return Mode("apply", time_symbols(model))
     if sequences.mode is None and not any(variable.kind == "external" for variable in model.state):

@@ -28,6 +28,7 @@ from jaxrnn.training.callbacks import Callback, Running
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.parameters import finite
 from jaxrnn.training.sharding import AgreedInterrupt
+from jaxrnn.training.student import Student
 from jaxrnn.training.train_state import Record, TrainState
 from jaxrnn.training.updates import Forward, Updates, UpdateState
 from jaxrnn.training.validation import Validator
@@ -346,9 +347,9 @@ def _first_node(forward: Forward, params: Arrays, state: Arrays, example: Arrays
 
 
 def _walk(forward: Forward, params: Arrays, inputs: Arrays, where: str) -> str:
-    if isinstance(waveform := forward.model, Waveform):
-        bad = [name for name, value in waveform.apply(params, inputs).items() if not finite(value)]
-        return f"output {bad[0]!r} of {waveform.label} is not finite" if bad else ""
+    if isinstance(forward.model, Waveform | Student):  # without nodes
+        bad = [name for name, value in forward.model.apply(params, inputs).items() if not finite(value)]
+        return f"output {bad[0]!r} of {forward.model.label} is not finite" if bad else ""
     for name, (node, value) in forward.model.intermediates(params, inputs).items():
         for leaf in jax.tree.leaves(value):
             if not finite(leaf):
@@ -382,6 +383,11 @@ def check_padding(forward: Forward, params: Mapping[str, Any], chunk: BatchChunk
     row, frames = int(counts.argmin()), int(counts.min())
     if frames == mask.shape[1]:
         return
+    if isinstance(forward.model, Student):
+        raise InputError(
+            f"{labels[row]} was padded from {frames} to {mask.shape[1]} frames, and the outputs of a student and of a "
+            "teacher depend on the last frame. Train on examples of one length, or with batch_size=1 and bucket=1"
+        )
     long = {name: array[row] for name, array in arrays.items()}
     short = {}
     for name, array in long.items():

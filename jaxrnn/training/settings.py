@@ -14,6 +14,7 @@ from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location, check_writable
 from jaxrnn.audio.waveforms import STFT, Waveform, waveform_of
 from jaxrnn.errors import InputError, optional_package
+from jaxrnn.export import export_onnx
 from jaxrnn.model.loading import load, write_graph
 from jaxrnn.settings.files import Overrides, SettingsFile
 from jaxrnn.settings.functions import Options, build, check_options
@@ -39,6 +40,7 @@ from jaxrnn.training.optimizers import Optimizer, find_optimizer, find_schedule,
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
 from jaxrnn.training.recordings import Mixtures
 from jaxrnn.training.sharding import Placement, is_primary
+from jaxrnn.training.student import Student
 from jaxrnn.training.validation import validate
 
 # isort: split
@@ -142,7 +144,18 @@ class TrainingSettings(Settings):
     stft: Annotated[dict[str, Any], Options(waveform_of, names=STFT)] | None = None
     """For a network over spectra: the transforms around it. It is trained from `samples` to `audio`."""
     symbol: str | None = None
-    """With `stft`: the time dimension of an offline network; by default the network takes a frame a step."""
+    """With `stft` or `future`: the time dimension of an offline network; with `stft`, by default the network takes a
+    frame a step."""
+    future: Annotated[int, Field(ge=0)] | dict[str, int] | None = None
+    """Train the network with bounded futures, a `Student`: the frames after a block that backward recurrences,
+    statistics and attention see; or frames by the start of the name of a node, with the default under `""`."""
+    past: PositiveInt | None = None
+    """With `future`: the frames before a block that attention to all frames sees."""
+    block: PositiveInt | None = None
+    """With `future`: the frames that share their end; by default 1, and for recurrences the future."""
+    teacher: ModelSettings | None = None
+    """With `future`: a network of whole recordings, such as the file of `model`, whose outputs stand in each example
+    under their own names, as targets of losses. With `stft`, the transforms are those of `model`."""
     validation: ValidationSettings | None = None
     """Examples for validation. The result has the parameters with the best validation loss."""
     checkpoints: Annotated[dict[str, Any], Options(Checkpoints, short="folder")] | None = None
@@ -158,7 +171,9 @@ class TrainingSettings(Settings):
     seed: int = Field(0, ge=0)
     """The random seed."""
     export: LocalPath | None = None
-    """ONNX file for the result."""
+    """ONNX file for the result: the file of `model` with new parameters."""
+    export_stream: LocalPath | None = None
+    """With `future`: ONNX file for the stream of the result; the flush stands beside it, as `NAME_flush.onnx`."""
     plot: LocalPath | None = None
     """PNG file for the loss curve."""
 
@@ -168,6 +183,13 @@ class TrainingSettings(Settings):
             raise ValueError("expected either steps or epochs")
         if self.steps is not None and self.epochs is not None:
             raise ValueError("expected either steps or epochs, not both; null takes one out")
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_have_a_future(self) -> Self:
+        bounds = ("teacher", "past", "block", "export_stream")
+        if self.future is None and (given := [key for key in bounds if getattr(self, key) is not None]):
+            raise ValueError(f"{given[0]} goes with future, the frames that a network with bounded futures sees")
         return self
 
 
@@ -188,8 +210,10 @@ class PreparedTraining:
 
         ``resume`` overrides the setting for checkpoints; ``progress`` is as in `fit`.
         """
-        export, plot = (self.settings.export, self.settings.plot) if is_primary() else (None, None)
-        for path in (export, plot):
+        settings = self.settings
+        paths = (settings.export, settings.export_stream, settings.plot)
+        export, export_stream, plot = paths if is_primary() else (None, None, None)
+        for path in (export, export_stream, plot):
             if path is not None:
                 folder = path.absolute().parent
                 try:
@@ -206,6 +230,9 @@ class PreparedTraining:
         fitted = fit(**arguments, progress=progress)
         if export is not None:
             write_graph(self.model, fitted.params, export)
+        if export_stream is not None:
+            flush = export_stream.with_name(f"{export_stream.stem}_flush.onnx")
+            export_onnx(self.arguments["model"].streamed, fitted.params, export_stream, flush=flush)
         if plot is not None and fitted.history:
             fitted.plot(plot)
         return fitted
@@ -277,21 +304,38 @@ def _devices(file: File) -> list[Any] | None:
     return jax.devices()[:count]
 
 
-def _model(file: File) -> tuple[Model, Model | Waveform, Mapping[str, Any]]:
+def _model(file: File) -> tuple[Model, Model | Waveform | Student, Mapping[str, Any]]:
     """Return the model, the trained function of the model, and the initial parameters."""
-    given = file.settings.model
+    settings = file.settings
     with file.at("model"):
-        model = trained = load(given.file, static=given.static, state=given.state, dims=given.dims)
-    stft, symbol = file.settings.stft, file.settings.symbol
-    if stft is not None:
-        with file.at("stft"):
-            trained = waveform_of(model, symbol, **stft)
-    elif symbol is not None:
+        model = _loaded(settings.model)
+    trained, symbol = _function_of(file, model), settings.symbol
+    if settings.future is not None:
+        teacher = None
+        if settings.teacher is not None:
+            with file.at("teacher"):
+                teacher = _function_of(file, _loaded(settings.teacher))
+        bounds = {key: getattr(settings, key) for key in ("future", "past", "block")}
+        with file.at("future" if teacher is None else "teacher"):
+            trained = Student(trained, symbol=symbol if settings.stft is None else None, teacher=teacher, **bounds)
+    elif symbol is not None and settings.stft is None:
         with file.at("symbol"):
-            raise InputError("this key goes with stft; sequences.time_axis names the time of other networks")
+            raise InputError("this key goes with stft or future; sequences.time_axis names the time of other networks")
     with file.at("params"):
         folder = file.settings.params
         return model, trained, model.params if folder is None else load_checkpoint(folder, model)
+
+
+def _loaded(given: ModelSettings) -> Model:
+    return load(given.file, static=given.static, state=given.state, dims=given.dims)
+
+
+def _function_of(file: File, model: Model) -> Model | Waveform:
+    """Return the model, or with `stft` the function of waveforms."""
+    if file.settings.stft is None:
+        return model
+    with file.at("stft"):
+        return waveform_of(model, file.settings.symbol, **file.settings.stft)
 
 
 def _loss(file: File) -> Loss | None:

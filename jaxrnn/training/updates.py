@@ -21,6 +21,7 @@ from jaxrnn.training.layout import ExampleLayout
 from jaxrnn.training.optimizers import Optimizer, averages, learning_rate, skips_updates
 from jaxrnn.training.options import Function
 from jaxrnn.training.sharding import Placement
+from jaxrnn.training.student import Student
 
 
 class UpdateState(NamedTuple):
@@ -178,6 +179,7 @@ class Forward:
         """Return loss and metrics of the outputs of an example."""
         # A mean over no frames would be NaN, and its gradient too, even if the value is not used.
         mask = mask | ~mask.any()
+        example = self.model.taught(example) if isinstance(self.model, Student) else example
 
         def measure(what: str, function: Function, **options: Any) -> jax.Array:
             try:

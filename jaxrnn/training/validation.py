@@ -25,10 +25,11 @@ from jaxrnn.training.updates import Forward, fresh_carry
 if TYPE_CHECKING:
     from jaxrnn.audio.waveforms import Waveform
     from jaxrnn.model import Model
+    from jaxrnn.training.student import Student
 
 
 def validate(
-    model: Model | Waveform,
+    model: Model | Waveform | Student,
     params: Mapping[str, Any],
     data: Sequence[Mapping[str, Any]],
     loss: Function,
