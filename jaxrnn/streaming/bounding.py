@@ -326,8 +326,8 @@ class Evaluation:
         time = str(out_shape(equation)[axis])
 
         def single(*frame: Any) -> Any:
-            frame = [x if place is None else jnp.expand_dims(x, place) for x, place in zip(frame, axes, strict=True)]
-            (y,) = bind_at_sizes(lambda size: 1 if str(size) == time else self.size(size), equation, frame)
+            parts = [x if place is None else jnp.expand_dims(x, place) for x, place in zip(frame, axes, strict=True)]
+            (y,) = bind_at_sizes(lambda size: 1 if str(size) == time else self.size(size), equation, parts)
             return jnp.squeeze(y, axis)
 
         places = [0 if is_used else place for place, is_used in zip(axes, used, strict=True)]
