@@ -446,3 +446,26 @@ def test_what_cannot_be_bounded_names_the_place():
         future={"nope": 3},
     )
     check_refused(InputError, "block must be", jaxrnn.bounded, run, X, axes=0, block=0)
+
+
+def group_norm(x):
+    """Two groups of channels, normalised as PyTorch exports the norm: over one axis of channels and frames."""
+    groups = x.T.reshape(1, 2, -1)
+    distance = groups - groups.mean(2, keepdims=True)
+    scale = jnp.sqrt(jnp.square(distance).mean(2, keepdims=True) + 1e-5)
+    return (distance / scale * 2).reshape(x.shape[1], x.shape[0]).T
+
+
+def flat_peak(x):
+    flat = x.reshape(-1)
+    return (flat / jnp.abs(flat).max()).reshape(x.shape)
+
+
+@pytest.mark.parametrize("function", of_tiers([group_norm, flat_peak], [group_norm]))
+def test_time_joined_with_other_axes_stays_time(function):
+    """A frame sees all channels of the frames up to `future`, although no axis of the statistic is time."""
+    x = RNG.normal(size=(11, 4)).astype(np.float32)
+    live = jaxrnn.bounded(function, x, axes=0, future=3)
+    known = [function(x[: frame + 4])[frame] for frame in range(11)]
+    np.testing.assert_allclose(live(x), known, rtol=0, atol=1e-6)
+    check(live, x, axes=0, lengths=(1, 6, 11))

@@ -9,7 +9,7 @@ from tiers import of_tiers
 
 from jaxrnn.onnx.state.names import affinity
 from tools.networks_page import KNOWN, PAGE, RUN, WAVES, measure, measure_waveform, page, read_page
-from tools.package_networks import IMPORTED, NETWORKS
+from tools.package_networks import BOUNDED, IMPORTED, NETWORKS, network_of
 from tools.package_networks import measure as measure_package
 
 #: The rows of networks of packages on the page.
@@ -21,7 +21,7 @@ def test_the_page_is_that_of_the_script():
     text = PAGE.read_text(encoding="utf-8")
     ran, waves, packages = read_page(text)
     assert (ran.keys(), waves.keys()) == (RUN.keys(), WAVES.keys()), AGAIN
-    assert packages.keys() <= NETWORKS.keys()
+    assert packages.keys() <= {*NETWORKS, *BOUNDED}
     assert page(ran, waves, packages) == text, AGAIN
     assert all(row.endswith("| equal |") for row in ran.values())
 
@@ -40,7 +40,7 @@ def test_latencies_are_those_of_the_stream(models, name):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ROWS)
 def test_networks_of_packages_give_their_rows(name):
-    package = NETWORKS[name].package
+    package = network_of(name).package
     pytest.importorskip(IMPORTED.get(package, package), reason=f"{package} is not installed: pip install {package}")
     assert measure_package(name) == ROWS[name]
 

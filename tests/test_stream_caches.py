@@ -2,6 +2,7 @@
 
 import functools
 import types
+from collections import OrderedDict
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from refusals import check_refused
 
 import jaxrnn
+from jaxrnn.streaming import check
 
 X = jax.ShapeDtypeStruct((20,), jnp.float32)
 KNOWN = {}
@@ -129,3 +131,20 @@ def test_values_that_are_no_tracers_stay():
     jaxrnn.stream(noted, X, axes=0)
     assert seen
     assert {*seen} == {1}
+
+
+class Computed(OrderedDict):
+    """A table of classes, of which reading an entry makes an object, as in transformers."""
+
+    def __getitem__(self, name):
+        raise AssertionError("the entry was read")
+
+
+def test_entries_that_a_table_computes_are_not_read():
+    table = Computed(tanh=jnp.tanh)
+
+    def function(x):
+        return dict.get(table, "tanh")(x)
+
+    check(function, np.ones(20, np.float32), axes=0, lengths=(5,))
+    assert list(table) == ["tanh"]

@@ -358,8 +358,12 @@ def page(ran: Mapping[str, str], waves: Mapping[str, str], packages: Mapping[str
     lines = [f"{row}\n" for row in rows]
     of_files = [f"{ran[name]}\n" for name in RUN]
     of_waves = [f"{waves[name]}\n" for name in WAVES]
-    of_packages = [f"{packages[name]}\n" for name in package_networks.NETWORKS if name in packages]
+    of_packages, bounded = (
+        [f"{packages[name]}\n" for name in names if name in packages]
+        for names in (package_networks.NETWORKS, package_networks.BOUNDED)
+    )
     parts = [HEAD, *lines, RUN_HEAD, *of_files, WAVEFORMS, *of_waves, TAIL, package_networks.HEAD, *of_packages]
+    parts += [package_networks.BOUNDED_HEAD, *bounded]
     return "".join(parts)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import math
 import re
 import subprocess
 import sys
@@ -42,6 +43,22 @@ recordings of several lengths, and was compared with the whole file.
 
 | network | package | whole file | streams | exported stream |
 |---|---|---|---|---|
+"""
+
+
+#: The head of the table of bounded futures.
+BOUNDED_HEAD = """
+## Bounded futures of networks of packages
+
+These networks do not stream, because they need the whole recording. [Bounded futures](offline-to-live.md) make them
+streamable: `model.stream("time", ...)` with the arguments of the table. The frames of `future` and `past` are those of
+each operation, and the delay is in frames of the output. "stream" is the largest difference between the stream and
+the bounded function over a recording. "limit" is the largest difference between the offline network and the network
+with a future and a past longer than the recording. Both are rounded up to a power of ten. The exported stream and its
+flush ran in ONNX Runtime and LiteRT over recordings of several lengths.
+
+| network | package | arguments | delay | bytes | stream | limit | ONNX Runtime | LiteRT |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -430,8 +447,82 @@ NETWORKS = {
 }
 
 
+_AHEAD = {"future": 8, "past": 32}
+#: Networks that need the whole recording, with the arguments of a stream with bounded futures, by name of the row.
+BOUNDED = {
+    f"{name}, bounded": (name, _AHEAD | options)
+    for name, options in {
+        "ConvTasNet (torchaudio)": {"multiple": 8},
+        "Conformer": {},
+        "DeepSpeech": {},
+        "Wav2Vec2 (transformers)": {"constraints": ["S >= 40"]},
+        "Dual path (speechbrain)": {"future": 4, "multiple": 10},
+        "SuDoRM-RF": {"multiple": 20},
+        "DPRNN-TasNet": {"future": 4, "multiple": 40},
+    }.items()
+}
+#: Frames that no operation of a bounded network has.
+_FAR = 80
+
+
+def network_of(name: str) -> Network:
+    """Return the network of a row."""
+    return NETWORKS[BOUNDED[name][0] if name in BOUNDED else name]
+
+
 def measure(name: str) -> str:
     """Return the row of a network."""
+    return _measure_bounded(name) if name in BOUNDED else _measure(name)
+
+
+def _measure_bounded(name: str) -> str:
+    """Return the row of a network with bounded futures."""
+    import numpy as np
+    import torch
+
+    import jaxrnn
+    from jaxrnn.export import export_litert, verify_export
+
+    network, options = network_of(name), BOUNDED[name][1]
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore")
+    module, example = network.build(torch)
+    model = jaxrnn.from_torch(module.eval(), example, time=network.time, batch=network.batch)
+    streamed = model.stream("time", **options)
+    far = model.stream("time", **{**options, "future": _FAR, "past": _FAR, "block": 8})
+    x = {model.inputs[0].name: example[:1].numpy()}
+    live, whole = streamed.offline(model.params, x), model.apply(model.params, x)
+    found = [_largest(streamed.run(model.params, x), live), _largest(far.offline(model.params, x), whole)]
+    size = sum(np.asarray(array).nbytes for array in streamed.init(params=model.params).values())
+    engines = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name_of_file in ("stream.onnx", "stream.tflite"):
+            path = Path(folder) / name_of_file
+            try:
+                if path.suffix == ".onnx":
+                    jaxrnn.export_onnx(streamed, model.params, path, flush=path.with_name("flush.onnx"))
+                else:
+                    export_litert(streamed, model.params, path)
+                report = verify_export(
+                    streamed, model.params, path, offline=lambda x: streamed.offline(model.params, x)
+                )
+                engines.append("agrees" if report.ok else "differs")
+            except jaxrnn.JaxrnnError as error:
+                engines.append(_shortened(str(error)))
+    given = ", ".join(f"`{key}={value}`" for key, value in options.items())
+    return row(name, [given, ", ".join(map(str, streamed.delay.values())), f"{size:,}", *found, *engines])
+
+
+def _largest(found: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """Return the largest difference between outputs, rounded up to a power of ten."""
+    import numpy as np
+
+    largest = max(float(np.abs(np.asarray(found[name]) - np.asarray(known[name])).max()) for name in known)
+    return f"{10 ** math.ceil(math.log10(largest)):.0e}" if largest else "0"
+
+
+def _measure(name: str) -> str:
+    """Return the row of a network that streams as it is, or is refused."""
     import torch
 
     import jaxrnn
@@ -470,20 +561,20 @@ def _shortened(message: str) -> str:
 
 def row(name: str, cells: list[str]) -> str:
     """Return the row of a network with its three results."""
-    return f"| {name} | {NETWORKS[name].package} | {' | '.join(cells)} |"
+    return f"| {name} | {network_of(name).package} | {' | '.join(cells)} |"
 
 
 def rows_of(text: str) -> dict[str, str]:
     """Return the rows of networks on a page."""
     section = text.partition("## Networks of packages")[2]
     found = {line.split(" | ")[0].removeprefix("| "): line for line in section.splitlines() if line.startswith("| ")}
-    return {name: found[name] for name in NETWORKS if name in found}
+    return {name: found[name] for name in (*NETWORKS, *BOUNDED) if name in found}
 
 
 def main() -> int:
     """Print rows, or write them into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *NETWORKS], help="networks; by default all")
+    parser.add_argument("names", nargs="*", choices=[[], *NETWORKS, *BOUNDED], help="networks; by default all")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to write")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -491,8 +582,8 @@ def main() -> int:
         print(measure(*arguments.names))
         return 0
     rows = rows_of(PAGE.read_text(encoding="utf-8"))
-    for name in arguments.names or NETWORKS:
-        if importlib.util.find_spec(IMPORTED.get(NETWORKS[name].package, NETWORKS[name].package)) is None:
+    for name in arguments.names or (*NETWORKS, *BOUNDED):
+        if importlib.util.find_spec(IMPORTED.get(network_of(name).package, network_of(name).package)) is None:
             continue
         command = [sys.executable, "-m", "tools.package_networks", "--one", name]
         try:

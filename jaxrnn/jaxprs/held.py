@@ -144,7 +144,7 @@ class Held:
         if arrays is not None:
             self._kept.append(_Snapshot(path, thing, arrays.read(thing), arrays))
         elif (kind := _container(thing)) is not None:
-            yield from self._entries(path, thing, kind, dict(thing) if issubclass(kind, dict) else _copied(thing))
+            yield from self._entries(path, thing, kind, _copied(thing, kind))
         elif isinstance(thing, (tuple, frozenset)):
             yield from ((path, each) for each in thing)
         elif isinstance(thing, types.FunctionType):
@@ -239,7 +239,7 @@ def _now(kept: _Snapshot) -> Any:
         return {}
     if kind == "globals":
         return {name: thing[name] for name in contents if name in thing}
-    return dict(vars(thing)) if kind == "class" else dict(thing) if isinstance(contents, dict) else _copied(thing)
+    return dict(vars(thing)) if kind == "class" else _copied(thing, kind)
 
 
 def _is_of_trace(value: Any) -> bool:
@@ -255,8 +255,9 @@ def _container(thing: Any) -> Any:
     return next((kind for kind in _CONTAINERS if isinstance(thing, kind)), None)
 
 
-def _copied(thing: Any) -> Any:
-    return set(thing) if isinstance(thing, set) else list(thing)
+def _copied(thing: Any, kind: Any) -> Any:
+    """Return the contents as the base has them: a class may compute an entry that is read."""
+    return dict(kind.items(thing)) if issubclass(kind, dict) else (set if kind is set else list)(kind.__iter__(thing))
 
 
 def _named(path: str, key: Any) -> str:

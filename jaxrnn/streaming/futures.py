@@ -34,7 +34,7 @@ from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.bounding import BoundedPlace, Evaluation, Futures, unwrapped
 from jaxrnn.streaming.dimensions import is_symbolic, value_of
-from jaxrnn.streaming.rewriting import at_sizes, bind_in_place
+from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, with_time_apart
 from jaxrnn.streaming.statistics import (
     Analysis,
 )
@@ -168,7 +168,7 @@ class Bounded:
     def _bounded(self) -> _Traced:
         """Trace the function, bound the futures, and refuse what the stream of the result would refuse."""
         program = offline_program(self._function, self._example, **self._options)
-        analysis = Analysis(rewritten(program.closed, unwrapped))
+        analysis = Analysis(with_time_apart(rewritten(program.closed, unwrapped)))
         works: list[Evaluation] = []
 
         def live(*arguments: Any) -> Any:

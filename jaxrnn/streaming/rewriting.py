@@ -15,6 +15,10 @@ running sums along the rows or columns of a matrix of ones, which Keras' layer `
 frames, which end in zeros, are joined, cut, and divided into rows of N - 1 frames. So row k moves by k frames, and its
 first frames are zeros of the end of the row before. Rows that are cut and padded replace the result.
 
+`with_time_apart` replaces arrays in which a reshape joins time with other axes. PyTorch exports a group norm as a norm
+over one axis of all channels and frames. Time stays an axis in the computations on elements and the reductions between
+the reshape and its inverse, so each statistic is of frames.
+
 `resized` replaces `jax.image.resize` along time by whole factors. JAX computes the indices or the weights from the
 length in floats. A call that traces to the same equations is replaced by repeated frames, every k-th frame, or sums of
 neighbours.
@@ -22,9 +26,11 @@ neighbours.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -41,9 +47,11 @@ from jaxrnn.jaxprs.equations import (
     bind,
     called,
     evaluate,
+    needed,
     shape_of,
     trace,
     type_of,
+    variables,
     with_rule,
 )
 from jaxrnn.jaxprs.numbering import fingerprint
@@ -416,6 +424,118 @@ def _constant_end(atom: Atom, axis: int, made: Mapping[Any, JaxprEqn]) -> tuple[
         stays = str(old[before]) == str(new[axis]) and math.prod(old[before + 1 :]) == math.prod(new[axis + 1 :])
         return _constant_end(equation.invars[0], before, made) if stays else None
     return None
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """An array of which a reshape joins time with other axes.
+
+    ``shape`` is that of the reshape, and axis ``axis`` of it is `count` axes of the array `variable`.
+    """
+
+    variable: Var
+    shape: tuple[Any, ...]
+    axis: int
+    count: int
+
+    def divided(self, shape: Sequence[Any]) -> list[Any]:
+        """Return a shape that broadcasts to ``shape``, with the axes of the array in place of the joined axis."""
+        own = shape_of(self.variable)[self.axis : self.axis + self.count]
+        is_whole = str(shape[self.axis]) == str(self.shape[self.axis])
+        return [*shape[: self.axis], *(own if is_whole else [1] * self.count), *shape[self.axis + 1 :]]
+
+
+def with_time_apart(closed: Any) -> Any:
+    """Return the jaxpr in which time stays an axis where a reshape joins time with other axes."""
+    found: dict[Var, _Apart] = {}
+    names: dict[Var, Var] = {}
+    equations: list[JaxprEqn] = []
+    for equation in _renamed_as_made(closed.jaxpr.eqns, names):
+        equations.append(equation)
+        if len(equation.outvars) == 1:
+            equations += _apart(equation, found, names)
+    outvars: list[Any] = [atom if isinstance(atom, Literal) else names.get(atom, atom) for atom in closed.jaxpr.outvars]
+    if not found:
+        return closed
+    live = needed(equations, outvars, effects=True)
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=live, outvars=outvars), closed.consts)
+
+
+def _renamed_as_made(equations: Sequence[JaxprEqn], names: Mapping[Var, Var]) -> Iterator[JaxprEqn]:
+    """Yield equations with the names that operands have when the equation is reached."""
+    for equation in equations:
+        yield renamed([equation], {each: names[each] for each in variables(equation.invars) if each in names})[0]
+
+
+def _apart(equation: JaxprEqn, found: dict[Var, _Apart], names: dict[Var, Var]) -> list[JaxprEqn]:
+    """Return equations that compute the result of an equation with time apart; note the result in `found` or `names`.
+
+    The equations compute the result itself if time is an axis of the result, or if the result has no time.
+    """
+    (result,), shape = equation.outvars, out_shape(equation)
+    operands = [found.get(each) if isinstance(each, Var) else None for each in equation.invars]
+    entry, source, known = entry_of(equation), equation.source_info, next(filter(None, operands), None)
+
+    if equation.primitive is reshape_p:
+        x: Any = equation.invars[0] if known is None else known.variable
+        divided = _divided(shape_of(x), shape)
+        if divided is None and known is None:
+            return []
+        axis, sizes = divided or (0, shape[:1])
+        variable = Var(result.aval.update(shape=(*shape[:axis], *sizes, *shape[axis + 1 :])))
+        stays = list(map(str, shape_of(x))) == list(map(str, shape_of(variable)))
+        variable, made = (x, []) if stays else (variable, _replaced(_shaped(variable), [x], variable, source))
+        if divided is None:
+            names[result] = variable
+        else:
+            found[result] = _Apart(variable, shape, axis, len(sizes))
+        return made
+    if known is None:
+        return []
+    if entry.kind == "reduction" and entry.monoid and known.axis in equation.params.get("axes", ()):
+        before = known.axis
+        axes = [axis + (known.count - 1) * (axis > before) for axis in equation.params["axes"] if axis != before]
+        axes = tuple(sorted([*axes, *range(before, before + known.count)]))
+        names[result] = Var(result.aval)
+        return _replaced(lambda x: bind(equation, [x], axes=axes)[0], [known.variable], names[result], source)
+    if entry.kind != "elementwise" or any(
+        len(shape_of(atom)) not in (0, len(shape)) or (each is None and symbolic_axes(shape_of(atom)))
+        for atom, each in zip(equation.invars, operands, strict=True)
+    ):
+        return []
+    if any(each is not None and str(each.divided(shape)) != str(known.divided(shape)) for each in operands):
+        return []
+
+    def on_elements(*arrays: Any) -> Any:
+        values, rest = [], iter(arrays)
+        for atom, each in zip(equation.invars, operands, strict=True):
+            x = atom.val if isinstance(atom, Literal) else next(rest)
+            is_small = each is None and shape_of(atom)
+            values.append(lax.reshape(x, known.divided(shape_of(atom))) if is_small else x)
+        return bind(equation, values)[0]
+
+    inputs = [atom if each is None else each.variable for atom, each in zip(equation.invars, operands, strict=True)]
+    variable = Var(result.aval.update(shape=tuple(known.divided(shape))))
+    found[result] = dataclasses.replace(known, variable=variable, shape=shape)
+    return _replaced(on_elements, variables(inputs), variable, source)
+
+
+def _shaped(variable: Var) -> Callable[[Any], Any]:
+    """Return the reshape to the shape of a variable."""
+    return lambda array: lax.reshape(array, shape_of(variable))
+
+
+def _divided(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, list[Any]] | None:
+    """Return the axis of a reshape that joins time with other axes, and the sizes before, of and after time."""
+    before, after = symbolic_axes(old), symbolic_axes(new)
+    if len(before) != 1 or len(after) != 1:
+        return None
+    (time,), (axis,) = before, after
+    parts = (old[:time], new[:axis]), (old[time + 1 :], new[axis + 1 :])
+    outer, inner = (math.prod(before) / math.prod(after) for before, after in parts)
+    if outer * inner == 1 or outer % 1 or inner % 1 or str(int(outer * inner) * old[time]) != str(new[axis]):
+        return None
+    return axis, [size for size in (int(outer), old[time], int(inner)) if str(size) != "1"]
 
 
 #: Factors must be smaller than this number.
