@@ -222,7 +222,8 @@ class Pass:
 
     def refusal(self, why: str, hint: str, kind: type[StreamError] = StreamError, *, first: str = "") -> StreamError:
         """Return the error for an equation that cannot be streamed; see `refuse`."""
-        return refusal(self.path, why, hint, kind, first)
+        is_bounded = first == BOUNDED and self.facts.bands is not None  # the function has bounded futures
+        return refusal(self.path, why, hint, kind, "" if is_bounded else first)
 
     def unknown_yet(self) -> StreamError:
         """Return the error for an operation that reads a value from the end of the stream in each frame."""
