@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-
 from tools.examples import import_example
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item, recordings, save_sound
