@@ -78,7 +78,8 @@ def compare_futures(
 
     Example::
 
-        losses = compare_futures(model, {"a": {"x": features}}, [0, 5, 10, 20, "all"], rate=100)
+        recordings = {"a": {"input": x}}
+        losses = jaxrnn.verification.compare_futures(offline, recordings, [0, 5, "all"], rate=100)
         print({each.future: (each.delay_ms, each.mean) for each in losses})
 
     Args:
