@@ -78,7 +78,7 @@ def compare_futures(
 
     Example::
 
-        recordings = {"a": {"input": x}}
+        recordings = {"a": {"input": np.ones((4, 2), np.float32)}}
         losses = jaxrnn.verification.compare_futures(offline, recordings, [0, 5, "all"], rate=100)
         print({each.future: (each.delay_ms, each.mean) for each in losses})
 
