@@ -27,7 +27,7 @@ from recordings import AUDIO, RATE, Samples, read_recording, write_recording
 import jaxrnn
 from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.demo import si_sdr, signals
-from jaxrnn.training import Fitted, Mixtures, Optimizer, Sequences, Student, Validation, fit, losses
+from jaxrnn.training import Fitted, Mixtures, Optimizer, Sequences, Student, Validation, fit
 from jaxrnn.verification import compare_futures
 
 #: Samples of a frame and of a hop, 16 ms.
@@ -112,7 +112,7 @@ def of_sound(model: jaxrnn.Model) -> Waveform:
 
 def prepare(speech: Samples, folder: Path, noises: int) -> Mixtures:
     """Write speech and synthetic noises to a folder, and return the mixtures of the training."""
-    write_recording(folder / "speech.flac", speech / 2)
+    write_recording(folder / "speech.flac", (speech / 2).astype(np.float32))
     (folder / "noise").mkdir(exist_ok=True)
     for number in range(noises):
         noise = signals.noise(np.random.default_rng([1, number]), round(4 * RATE))
@@ -133,6 +133,8 @@ def held_out(speech: Samples, count: int) -> dict[str, signals.Mixture]:
 def train(model: Waveform | Student, data: Mixtures, target: str, updates: int, batch: int, rate: float) -> Fitted:
     """Train on mixtures, with the clean speech or the outputs of a teacher as the target of the SI-SDR."""
     import optax
+
+    from jaxrnn.training import losses
 
     return fit(
         model,

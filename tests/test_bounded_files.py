@@ -16,6 +16,7 @@ from jaxrnn.audio import write_wav
 from jaxrnn.audio.sounds import read_sound
 from jaxrnn.audio.waveforms import waveform_of
 from jaxrnn.demo import si_sdr
+from jaxrnn.verification import compare_futures
 
 #: A network over spectra of 16 samples as a function of sound.
 FRAMES = {"size": 16, "hop": 8, "window": "sqrt_hann", "gives": "mask"}
@@ -149,6 +150,7 @@ def test_mistakes_about_teachers_are_one_clear_error(network, tmp_path):
         assert message in call("finetune", teaching(network, tmp_path, **keys), status=2).output, keys
 
 
+@pytest.mark.thorough
 def test_a_training_resumes_with_the_same_bounds_only(network, tmp_path):
     """And examples of different lengths are refused, because padding changes what the student and the teacher see."""
     call("finetune", teaching(network, tmp_path, checkpoints="kept", steps=2))
@@ -189,6 +191,21 @@ def test_the_command_compares_futures_with_the_offline_network(network, tmp_path
     other = tmp_path / "other.onnx"
     jaxrnn.export_onnx(model, {name: 2 * array for name, array in model.params.items()}, other)
     assert call_json("stream", network, *options, other)["losses"][2]["mean"] < 60
+
+
+@pytest.mark.thorough
+def test_the_offline_limit_is_not_a_future_of_as_many_frames(network):
+    """The limit of 16 frames has its own block, so that the delay of a future of 16 frames is that of its stream."""
+    model = jaxrnn.load(network)
+    recordings = {"a": {"x": np.random.default_rng(0).normal(size=(16, 1, 9)).astype(np.float32)}}
+    limit, bounded = compare_futures(model, recordings, ["all", 16], block=2)
+    assert bounded.delay == model.stream(future=16, block=2).delay["mask"]
+    assert limit.delay is None
+    assert limit.mean > 100
+    with pytest.raises(jaxrnn.InputError, match="a whole number of frames from 0 on or 'all', not -1"):
+        compare_futures(model, recordings, [-1])
+    with pytest.raises(jaxrnn.InputError, match="there are no recordings"):
+        compare_futures(model, {}, [1])
 
 
 def test_a_comparison_that_compared_nothing_fails(network, tmp_path):

@@ -360,6 +360,23 @@ def test_a_denoiser_learns_a_new_noise(tmp_path):
 
 
 @pytest.mark.nightly
+def test_a_bidirectional_denoiser_is_bounded_and_distilled(tmp_path):
+    """The files have the tuned weights, and the table has what the streams lose."""
+    speech, sizes = tmp_path / "speech.wav", ("--updates", 4, "--tuning", 2, "--hidden", 8, "--batch", 2)
+    soundfile.write(speech, np.random.default_rng(0).uniform(-0.5, 0.5, 20 * 16_000), 16_000)
+    run("bidirectional_denoiser", "--speech", speech, "--out", tmp_path, *sizes, "--futures", "0,2")
+    results = json.loads((tmp_path / "results.json").read_text())["bounds"]
+    assert [each["future_ms"] for each in results] == [0, 32]
+    assert results[0]["error_before"] < results[1]["error_before"]
+    assert results[0]["delay_ms"] == 32 < results[1]["delay_ms"]
+    offline, tuned = (jaxrnn.load(tmp_path / name) for name in ("offline.onnx", "tuned_32ms.onnx"))
+    assert any(not np.array_equal(offline.params[name], tuned.params[name]) for name in offline.params)
+    assert jaxrnn.load(tmp_path / "live_32ms.onnx").spec.state
+    assert (tmp_path / "32ms_after.flac").is_file()
+    assert (tmp_path / "delay.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.nightly
 def test_only_the_decoder_of_silero_is_trained(models, audio, tmp_path):
     arguments = ["--models", models, "--speech", audio / "speech_16k.wav"]
     said = run("finetune_vad", "--quick", "--out", tmp_path, *arguments)

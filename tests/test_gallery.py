@@ -21,6 +21,7 @@ from tools.gallery import (
     Picture,
     Printed,
     Sound,
+    bounded,
     engines,
     entry,
     exactness,
@@ -197,6 +198,21 @@ def test_speech_is_where_it_is_heard(tmp_path, models, audio):
     model = jaxrnn.load(models / "silero_vad.onnx", static={"sr": 16_000})
     found = find("speech").shown(samples, model)
     np.testing.assert_allclose(found[:-1], np.load(audio / "silero_reference.npy")[: len(found) - 1], rtol=0, atol=1e-4)
+
+
+def test_bounds_are_drawn_as_they_were_measured(tmp_path, monkeypatch):
+    """With the sounds of the example, if it has run here."""
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, 40_000)
+    soundfile.write(tmp_path / "noisy.flac", samples, 16_000)
+    monkeypatch.setattr(bounded, "SOUNDS", tmp_path)
+    items = bounded.make(tmp_path)
+    check_files(tmp_path, items)
+    assert [item.name for item in items if isinstance(item, Sound)] == ["noisy"]
+    (axes,) = bounded.draw([bounded.example.Loss(**each) for each in bounded.RESULTS["bounds"]]).axes
+    before, after = axes.lines
+    for line, key in ((before, "error_before"), (after, "error_after")):
+        assert line.get_xdata().tolist() == [each["delay_ms"] for each in bounded.RESULTS["bounds"]]
+        assert line.get_ydata().tolist() == [each[key] for each in bounded.RESULTS["bounds"]]
 
 
 @pytest.mark.nightly

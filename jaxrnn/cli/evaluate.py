@@ -52,6 +52,7 @@ def evaluate(
       jaxrnn evaluate dtln.yaml --set system.stages.1.model=other.onnx --print-config
       jaxrnn evaluate dtln.yaml --workers 2 --set corpus.limit=100 --json
       jaxrnn evaluate better.yaml --against runs/dtln
+      jaxrnn evaluate network.yaml --set system.stream.future=20 --set out=runs/future_20 --against runs/offline
       jaxrnn evaluate network.yaml --stft 512 --hop 256 --window sqrt_hann --gives mask
       jaxrnn evaluate dtln.yaml --ray auto --set resources.gpus=1
 

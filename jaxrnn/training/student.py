@@ -29,10 +29,12 @@ class Student:
 
     Example::
 
-        student = training.Student(model, future=20, teacher=model)
-        fitted = training.fit(student, recordings, losses.mse("mask", "mask", time_axis=0), epochs=10)
-        jaxrnn.export_onnx(model, fitted.params, "tuned.onnx")            # the offline network
-        jaxrnn.export_onnx(student.streamed, fitted.params, "live.onnx")  # the stream
+        from jaxrnn.training import Student, fit, losses
+
+        student, loss = Student(model, future=20, teacher=model), losses.mse("mask", "mask", time_axis=1)
+        fitted = fit(student, [{"magnitude": frame, "h": h}], loss, steps=1, batch_size=1)
+        jaxrnn.export_onnx(model, fitted.params, "tuned.onnx")  # the offline network
+        state = student.streamed.init(constants={"magnitude": None, "h": h})  # of the stream
 
     Attributes:
         model: the model, or a `jaxrnn.audio.Waveform` of a single model.

@@ -78,7 +78,8 @@ def compare_futures(
 
     Example::
 
-        losses = compare_futures(model, {"a": {"x": features}}, [0, 5, 10, 20, "all"], rate=100)
+        recordings = {"a": {"input": np.ones((4, 2), np.float32)}}
+        losses = jaxrnn.verification.compare_futures(offline, recordings, [0, 5, "all"], rate=100)
         print({each.future: (each.delay_ms, each.mean) for each in losses})
 
     Args:
@@ -104,7 +105,7 @@ def compare_futures(
     if not futures:
         raise InputError("give at least one future")
     given = {**({} if symbol is None else {"symbol": symbol}), **options}
-    streams: dict[int, Streamed] = {}
+    streams: dict[tuple[bool, int], Streamed] = {}  # whether it is the limit, and frames
     reference, params = model if against is None else against, model.params if params is None else params
     measured: dict[tuple[int | str, str], _Measured] = collections.defaultdict(_Measured)
     pairs: Any = recordings.items() if isinstance(recordings, Mapping) else recordings
@@ -113,13 +114,13 @@ def compare_futures(
             with labelled(recording) if recording else labelled(model.label):
                 known = reference.apply(reference.params, dict(inputs))
                 for future in futures:
-                    frames = _limit(model, inputs) if future == ALL else int(future)
-                    if frames not in streams:
-                        bounds = {"future": frames, "past": past, "block": block}
+                    key = (True, _limit(model, inputs)) if future == ALL else (False, int(future))
+                    if key not in streams:
+                        bounds = {"future": key[1], "past": past, "block": block}
                         if future == ALL:
-                            bounds |= {"past": frames, "block": None}
-                        streams[frames] = model.stream(**given, **bounds)
-                    found = streams[frames].offline(params, dict(inputs))
+                            bounds |= {"past": key[1], "block": None}
+                        streams[key] = model.stream(**given, **bounds)
+                    found = streams[key].offline(params, dict(inputs))
                     for name, value in known.items():
                         if jnp.issubdtype(value.dtype, jnp.inexact):
                             measured[future, name].add(recording, name, np.asarray(found[name]), np.asarray(value))
@@ -128,7 +129,7 @@ def compare_futures(
     if nothing := dict.fromkeys(name for (_, name), each in measured.items() if not each.errors):
         raise InputError(f"nothing was compared of {', '.join(nothing)}: the offline outputs have no energy")
     return tuple(
-        each.loss(future, name, None if future == ALL else streams[int(future)], rate)
+        each.loss(future, name, None if future == ALL else streams[False, int(future)], rate)
         for (future, name), each in measured.items()
     )
 

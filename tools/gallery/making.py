@@ -19,7 +19,18 @@ from tools.gallery.entry import Entry, Figures, Item, Picture, Printed, Sound
 
 ROOT = Path(__file__).parent.parent.parent
 #: The names of the entries and their modules, in the order of the page.
-NAMES = ("streamed", "denoising", "speech", "streams", "exactness", "memory", "finetuning", "profiling", "engines")
+NAMES = (
+    "streamed",
+    "denoising",
+    "speech",
+    "streams",
+    "exactness",
+    "memory",
+    "finetuning",
+    "bounded",
+    "profiling",
+    "engines",
+)
 #: The sources of an entry, apart from the modules of other entries.
 _SOURCES = (
     "jaxrnn/**/*.py",
@@ -29,6 +40,7 @@ _SOURCES = (
     "benchmarks/**/*.py",
     "benchmarks/results/**/*.json",
     "tools/gallery/*.py",
+    "tools/gallery/*.json",
 )
 _PACKAGES = ("jax", "matplotlib", "numpy", "soundfile")
 #: The file with the facts about an entry, beside the pictures and sounds.
