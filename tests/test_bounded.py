@@ -423,6 +423,7 @@ def test_what_cannot_be_bounded_names_the_place():
     mixed = lambda x: run(jnp.flip(x, 0).reshape(3, x.shape[0]).T)  # noqa: E731
     refused(r"jnp.flip in test_bounded.py.* reverses time", jaxrnn.bounded, mixed, X, axes=0)
     refused(r"jnp.flip in test_bounded.py.* reverses time", jaxrnn.bounded, lambda x: x + jnp.flip(x, 0), X, axes=0)
+    refused(r"'div' .*, or the length\); use a causal form", jaxrnn.bounded, lambda x: x / x.shape[0], X, axes=0)
     refused(r"'sort' .test_bounded.py", jaxrnn.bounded, lambda x: jnp.sort(x, 0), X, axes=0)
     branching = lambda x: x * (2 if isinstance(x.shape[0], int) and x.shape[0] < 5 else 1)  # noqa: E731
     refused("depends on the length", jaxrnn.bounded, branching, X, axes=0)

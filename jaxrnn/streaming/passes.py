@@ -27,6 +27,7 @@ from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import bind, is_key
 from jaxrnn.jaxprs.moves import moved_operands
 from jaxrnn.streaming.diagnostics import (
+    BOUNDED,
     Path,
     describe_equation,
     label_of,
@@ -220,7 +221,8 @@ class Pass:
 
     def refusal(self, why: str, hint: str, kind: type[StreamError] = StreamError, *, first: str = "") -> StreamError:
         """Return the error for an equation that cannot be streamed; see `refuse`."""
-        return refusal(self.path, why, hint, kind, first)
+        is_bounded = first == BOUNDED and self.facts.bands is not None  # the function has bounded futures
+        return refusal(self.path, why, hint, kind, "" if is_bounded else first)
 
     def fill(self, chunk: Chunk, value: Any) -> Chunk:
         """Return the chunk with `value` in the frames that do not exist."""
