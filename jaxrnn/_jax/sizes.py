@@ -169,7 +169,7 @@ def undecided(first: Any, second: Any) -> InconclusiveDimensionOperation:
     """Return the error for two sizes that are equal for some lengths only."""
     return InconclusiveDimensionOperation(
         f"Whether '{first}' equals '{second}' depends on the length of the recording, so no branch is right for all "
-        "lengths"
+        "lengths."
     )
 
 

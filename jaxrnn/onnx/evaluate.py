@@ -279,7 +279,8 @@ def _located(error: Exception, node: BoundNode, inputs: Sequence[Value]) -> Jaxr
     if isinstance(error, _TRACER_ERRORS):
         kind, reason = StaticValueError, "the operator needs a value that is not known while tracing"
     elif isinstance(error, InconclusiveDimensionOperation):
-        reason = whole_message(error, " Say what holds by constraints, such as 'S >= 3'")
+        advice = " Say what holds by constraints, such as 'S >= 3', or by `multiple=8` for recordings of whole windows"
+        reason = whole_message(error, advice)
     shown = ", ".join(describe(value) for value in inputs) or "no inputs"
     place = f"node {node.name!r} ({node.operator}) on {shown}"
     located = kind(f"{place}: {reason}")

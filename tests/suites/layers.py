@@ -14,6 +14,7 @@ import pytest
 from streaming_verifier import check_values
 
 import jaxrnn
+from jaxrnn.streaming import check
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,17 @@ def check_layer(layer: Layer, reason: str | None) -> None:
         with pytest.raises(jaxrnn.StreamError) as caught:
             jaxrnn.stream(function, example, axes=layer.axis, **asked)
         assert re.search(reason, str(caught.value)), caught.value
+
+
+def check_bounded(layer: Layer) -> None:
+    """Check a layer with bounded futures: the stream is exact, and a long future changes nothing."""
+    with jax.numpy_dtype_promotion("standard"):
+        function = layer.make()
+        x = np.random.default_rng(0).normal(size=layer.shape).astype(np.float32)
+        far = jaxrnn.bounded(function, x, axes=layer.axis, future=x.shape[layer.axis])
+        for found, known in zip(jax.tree.leaves(far(x)), jax.tree.leaves(function(x)), strict=True):
+            np.testing.assert_allclose(found, known, rtol=0, atol=1e-6)
+        check(jaxrnn.bounded(function, x, axes=layer.axis, future=2), x, axes=layer.axis, lengths=(1, 5))
 
 
 def varied(params: Any, seed: int = 0) -> Any:

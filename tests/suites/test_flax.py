@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from suites.layers import Layer, check_layer, varied
+from suites.layers import Layer, check_bounded, check_layer, varied
 
 WIDTH = 4
 
@@ -171,9 +171,11 @@ NNX = (
 )
 
 LAYERS = LINEN | NNX
-REFUSED = {
+OFFLINE = {
     **dict.fromkeys(("linen.GroupNorm", "linen.InstanceNorm", "nnx.GroupNorm"), "known only when the stream has ended"),
     **dict.fromkeys(("linen.Bidirectional", "nnx.Bidirectional", "linen.RNN, reverse"), "reverses time"),
+}
+REFUSED = OFFLINE | {
     "linen.Conv, circular": "jnp.pad takes values from near the end",
     "linen.ConvLocal": "the function works on 12 frames only",  # there are weights for each frame
 }
@@ -184,6 +186,13 @@ REFUSED = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name):
     check_layer(LAYERS[name], REFUSED.get(name))
+
+
+@pytest.mark.filterwarnings("ignore")  # of the packages
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", OFFLINE)
+def test_offline_layers_are_bounded(name):
+    check_bounded(LAYERS[name])
 
 
 @pytest.mark.nightly

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from suites.layers import Layer, check_layer, varied
+from suites.layers import Layer, check_bounded, check_layer, varied
 
 hk = pytest.importorskip("haiku", reason="dm-haiku is not installed", exc_type=ImportError)
 
@@ -100,6 +100,14 @@ LAYERS = {
     "layer_stack": _layer(lambda x: hk.layer_stack(3)(hk.Conv1D(WIDTH, 3, padding=hk.pad.causal))(x)),
     "remat": _layer(lambda x: hk.remat(hk.Conv1D(3, 3, padding=hk.pad.causal))(x)),
 }
+
+
+def _backwards(x):
+    core = hk.LSTM(3)
+    return hk.dynamic_unroll(core, x, core.initial_state(x.shape[1]), reverse=True)[0]
+
+
+BACKWARDS = _layer(_backwards, (12, 2, WIDTH), 0)
 REFUSED = dict.fromkeys(("GroupNorm", "InstanceNorm"), "known only when the stream has ended")
 
 
@@ -108,6 +116,13 @@ REFUSED = dict.fromkeys(("GroupNorm", "InstanceNorm"), "known only when the stre
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name):
     check_layer(LAYERS[name], REFUSED.get(name))
+
+
+@pytest.mark.filterwarnings("ignore")  # of the packages
+@pytest.mark.nightly
+@pytest.mark.parametrize("layer", [*(LAYERS[name] for name in REFUSED), BACKWARDS])
+def test_offline_layers_are_bounded(layer):
+    check_bounded(layer)
 
 
 @pytest.mark.nightly
