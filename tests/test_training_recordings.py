@@ -305,7 +305,7 @@ def test_waveforms_train_like_the_network_inside(folder):
     two = Waveform([Network(model, gives="mask")] * 2, Frames(**FRAMES))
     check_refused(jaxrnn.InputError, "has 2 networks: train each one", fit, two, data, loss, steps=1)
     check_refused(
-        jaxrnn.InputError, "model must be a Model, .* or a jaxrnn.audio.Waveform", fit, mean, data, loss, steps=1
+        jaxrnn.InputError, "model must be a Model, .* or a jaxrnn.training.Student", fit, mean, data, loss, steps=1
     )
     for each in data:
         each["samples"][5] = np.inf

@@ -8,14 +8,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from jaxrnn._files.messages import VALUE, check_word, pairs_of
 from jaxrnn._jax.context import compute_type, exact_types
-from jaxrnn.audio.waveforms import Waveform
 from jaxrnn.errors import InputError, check_count, check_kind
 from jaxrnn.model import Model
 from jaxrnn.model.streaming import time_symbols
@@ -26,6 +25,9 @@ from jaxrnn.steps.stepper import Bound, State, Stepper
 from jaxrnn.streaming import Streamed
 from jaxrnn.streaming.transform import with_dtype
 from jaxrnn.verification.sampling import Sample, integer_ranges, random_arrays, random_inputs
+
+if TYPE_CHECKING:
+    from jaxrnn.audio.waveforms import Waveform
 
 KINDS = ("apply", "step", "scan", "stream")
 #: Default number of frames of a scan.
@@ -72,7 +74,10 @@ def profile_model(
         InputError: an argument does not fit the model or ``what``.
         StateError: the model forgets its state after each call, so steps and scans are impossible.
     """
-    check_kind("model", model, (Model, Waveform), "a Model, as jaxrnn.load returns, or a jaxrnn.audio.Waveform")
+    if not isinstance(model, Model):
+        from jaxrnn.audio.waveforms import Waveform  # needs SciPy, which a profile of a model does not
+
+        check_kind("model", model, Waveform, "a Model, as jaxrnn.load returns, or a jaxrnn.audio.Waveform")
     network: Any = model  # a waveform has the functions of a model
     if what is None:
         kinds = {variable.kind for variable in network.state}
