@@ -35,9 +35,7 @@ from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.bounding import BoundedPlace, Evaluation, Futures, unwrapped
 from jaxrnn.streaming.dimensions import is_symbolic, value_of
 from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, with_time_apart
-from jaxrnn.streaming.statistics import (
-    Analysis,
-)
+from jaxrnn.streaming.statistics import Analysis
 from jaxrnn.streaming.transform import TracedProgram, bounded_plan, offline_program
 
 
