@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 
@@ -71,7 +72,7 @@ def test_digests_that_cannot_be_kept_are_computed_again(tmp_path, reads, monkeyp
     (tmp_path / "blocked").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "blocked"))
     assert contents.contents_of([path]) == before
-    with sqlite3.connect(":memory:") as other:  # tables of another version
+    with contextlib.closing(sqlite3.connect(":memory:")) as other:  # tables of another version
         kept = contents._Digests(other)
         other.execute("DROP TABLE digests")
         assert kept.get(path, (3, 0, 0, 0)) is None
