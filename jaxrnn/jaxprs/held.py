@@ -257,6 +257,8 @@ def _container(thing: Any) -> Any:
 
 def _copied(thing: Any, kind: Any) -> Any:
     """Return the contents as the base has them: a class may compute an entry that is read."""
+    if not issubclass(type(thing), kind):  # a wrapper, which only claims to be a container
+        return dict(thing) if issubclass(kind, dict) else set(thing) if kind is set else list(thing)
     return dict(kind.items(thing)) if issubclass(kind, dict) else (set if kind is set else list)(kind.__iter__(thing))
 
 
