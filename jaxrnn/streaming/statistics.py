@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
-from jax.extend.core.primitives import dot_general_p, reshape_p, scan_p, slice_p
+from jax.extend.core.primitives import dot_general_p, gather_p, pad_p, reshape_p, scan_p, slice_p
 
 from jaxrnn._jax import varying
 from jaxrnn.cells.forms import Types
@@ -57,13 +57,19 @@ def keeps_frames(equation: JaxprEqn, axis: int) -> bool:
         return False
     if entry.kind == "elementwise" or (is_call(equation) and is_of_elements(equation)):
         return True
-    if entry.kind == "reduction":
+    if entry.kind == "reduction" or "axes" in params:
         return axis not in params.get("axes", (axis,))
     if equation.primitive is dot_general_p:
         (first, second), _ = params["dimension_numbers"]
         return len(over_time) == 1 and axis not in (first if symbolic_axes(old[0]) else second)
-    if entry.joins:
-        return params["dimension"] != axis
+    along = params.get("axis", params.get("dimension"))  # of a part, a join, a running sum or an order
+    if along is not None and entry.kind in ("movement", "cumulative", "order"):
+        return along != axis
+    if equation.primitive is gather_p:  # elements of other axes, at the same places in all frames
+        numbers = params["dimension_numbers"]
+        return bool(symbolic_axes(old[0])) and axis not in (*numbers.start_index_map, *numbers.operand_batching_dims)
+    if equation.primitive is pad_p:
+        return params["padding_config"][axis] == (0, 0, 0)
     if equation.primitive is reshape_p:  # the same elements before and behind time
         (place,) = symbolic_axes(new[0])
         return math.prod(old[0][:axis]) == math.prod(new[0][:place])
