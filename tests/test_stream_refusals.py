@@ -110,7 +110,10 @@ REFUSED = {
     "a global mean used along the stream": (lambda x: x - x.mean(0), "'sub'.*known only when the stream has ended"),
     "instance normalisation": (instance_norm, "known only when the stream has ended.*causal form"),
     "softmax over time": (lambda x: jax.nn.softmax(x, 0), "known only when the stream has ended"),
-    "attention over all of time": (attention, r"'reduce_max'.*on all earlier and later frames.*abs\(i - j\) <= 16"),
+    "attention over all of time": (
+        attention,
+        r"'reduce_max'.*on all earlier and later frames; bound what each frame sees.*past=64.*abs\(i - j\) <= 16",
+    ),
     "a bidirectional recurrence": (bidirectional, "reverses time.*runs forward in time"),
     "a recurrence that runs backwards": (backwards, r"'scan'.*runs backwards in time.*forwards only"),
     "reversal": (lambda x: lax.rev(x, (0,)), "'rev'.*first frame is the last of the stream"),

@@ -37,6 +37,8 @@ Path = tuple[JaxprEqn, ...]
 
 #: The remedy for an operation that needs all later frames.
 BOUNDED = "bound the future (`jaxrnn.bounded`, or `future=8` for a file), which changes the function"
+#: The remedy for attention to all frames.
+BANDED = "bound what each frame sees (`jaxrnn.bounded`, or `future=8, past=64` for a file), which changes the function"
 
 #: Files that call the streamed function; frames outside of these files belong to the caller of `stream`.
 _TRACING = (os.path.join(_JAXRNN, "jaxprs", "equations.py"), os.path.join(_JAXRNN, "streaming", "transform.py"))

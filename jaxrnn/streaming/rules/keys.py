@@ -16,6 +16,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs import casts
 from jaxrnn.jaxprs.equations import free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.streaming.diagnostics import BANDED
 from jaxrnn.streaming.dimensions import Timeline, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.integers import UNKNOWN
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
@@ -125,14 +126,17 @@ def _note_attention(
     band = run.facts.bands and run.facts.bands(run.path)
     found = dict.fromkeys(dataclasses.replace(mask, band=band.on(seen)) for mask in masks) if band else {}
     if not band or not band.bounds(seen) or not (x.masked or kind == "max" or run.facts.masks):
-        _refuse_unbounded(run, x, seen, why_not, needs_past=band is not None and band.past is None)
+        is_offline = band is None and len(seen) == 2 and kind == "max" and x.unclear is None
+        needs_past = band is not None and band.past is None
+        _refuse_unbounded(run, x, seen, why_not, needs_past=needs_past, first=BANDED if is_offline else "")
     if x.masked or kind == "max":
         run.notes.note(masks=tuple(dict.fromkeys((*run.facts.masks, *found))))
 
 
 def _refuse_unbounded(
-    run: Pass, x: Pairs, seen: Sequence[str], why_not: InseparableError | None = None, *, needs_past: bool = False
-) -> NoReturn:
+    run: Pass, x: Pairs, seen: Sequence[str], why_not: InseparableError | None = None, *, needs_past: bool = False,
+    first: str = "",
+) -> NoReturn:  # fmt: skip
     why = f"each frame depends on all {' and '.join(seen)} frames"
     masked, remedy = seen == ["earlier"] and x.masked, why_not.remedy if why_not else ""
     if why_not and (remedy or not masked):
@@ -140,7 +144,7 @@ def _refuse_unbounded(
     if x.unclear is not None and len(seen) == 2:
         why += f", as {x.unclear} does not compare the numbers of two frames"
     past = "give `past=64` to mask keys that are more than 64 frames older than their query"
-    run.refuse(why, HINT, first=remedy or (past if masked or needs_past else ""))
+    run.refuse(why, HINT, first=remedy or (past if masked or needs_past else first))
 
 
 def _reach(leaves: Iterable[tuple[Chunk, int]], timeline: Timeline, grid: Grid, older: bool) -> Reach | None:
