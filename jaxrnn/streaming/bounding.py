@@ -1,6 +1,6 @@
 """The program of a bounded function: the canonical program, with other functions for operations that need all frames.
 
-`Evaluation` evaluates the equations in order. A flip of time stays behind the operations that work on single frames
+`Bounding` evaluates the equations in order. A flip of time stays behind the operations that work on single frames
 (`Reversed`), and turns the direction of a loop. A reversed loop runs in windows of a block and the frames after it. A
 statistic that frames use becomes the statistic of all frames up to the end that each block sees.
 """
@@ -140,7 +140,7 @@ class Reversed:
 
 
 @dataclass
-class Evaluation:
+class Bounding:
     """An evaluation of a bounded program, with sizes for the symbolic sizes."""
 
     analysis: Analysis
@@ -198,7 +198,7 @@ class Evaluation:
             return tuple(self._inside(each, equation) for each in value)
         if not isinstance(value, ClosedJaxpr):
             return sized(value, self.size)
-        work = Evaluation(Analysis(value), self.limits, self.size, self.places, (*self._path, equation))
+        work = Bounding(Analysis(value), self.limits, self.size, self.places, (*self._path, equation))
         structs = [
             jax.ShapeDtypeStruct(sized(each.shape, self.size), each.dtype, weak_type=each.weak_type)
             for each in value.in_avals

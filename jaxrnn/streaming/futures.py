@@ -32,7 +32,7 @@ from jaxrnn.errors import InputError, is_count
 from jaxrnn.jaxprs.canonical import rewritten
 from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.steps.stepper import NO_NOTES
-from jaxrnn.streaming.bounding import BoundedPlace, Evaluation, Futures, unwrapped
+from jaxrnn.streaming.bounding import BoundedPlace, Bounding, Futures, unwrapped
 from jaxrnn.streaming.dimensions import is_symbolic, value_of
 from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, with_time_apart
 from jaxrnn.streaming.statistics import Analysis
@@ -167,7 +167,7 @@ class Bounded:
         """Trace the function, bound the futures, and refuse what the stream of the result would refuse."""
         program = offline_program(self._function, self._example, **self._options)
         analysis = Analysis(with_time_apart(rewritten(program.closed, unwrapped)))
-        works: list[Evaluation] = []
+        works: list[Bounding] = []
 
         def live(*arguments: Any) -> Any:
             params, x = arguments if self._takes_params else (None, *arguments)
@@ -176,7 +176,7 @@ class Bounded:
             size = functools.partial(value_of, length=frames)
             if not is_symbolic(frames) and frames == 0:
                 return jax.tree.unflatten(program.outputs, at_sizes(program.closed, arrays, size))
-            works.append(Evaluation(analysis, self._limits, size))
+            works.append(Bounding(analysis, self._limits, size))
             return jax.tree.unflatten(program.outputs, works[-1].run(*arrays))
 
         live.__name__ = self.__name__
