@@ -432,6 +432,13 @@ def test_what_cannot_be_bounded_names_the_place():
     mixed = lambda x: run(jnp.flip(x, 0).reshape(3, x.shape[0]).T)  # noqa: E731
     refused(r"jnp.flip in test_bounded.py.* reverses time", jaxrnn.bounded, mixed, X, axes=0)
     refused(r"jnp.flip in test_bounded.py.* reverses time", jaxrnn.bounded, lambda x: x + jnp.flip(x, 0), X, axes=0)
+    for ordered in (  # an order of time between flips
+        lambda x: jnp.sort(x, 0),
+        lambda x: x[jnp.argsort(x[:, 0])],
+        lambda x: x.at[x[:, 0].astype(jnp.int32)].get(mode="clip"),
+    ):
+        turned = lambda x, ordered=ordered: jnp.flip(ordered(jnp.flip(x, 0)), 0)  # noqa: E731
+        refused("cannot be bounded", jaxrnn.bounded, turned, X, axes=0, future=2)
     refused(r"'div' .*, or the length\); use a causal form", jaxrnn.bounded, lambda x: x / x.shape[0], X, axes=0)
     refused(r"'sort' .test_bounded.py", jaxrnn.bounded, lambda x: jnp.sort(x, 0), X, axes=0)
     branching = lambda x: x * (2 if isinstance(x.shape[0], int) and x.shape[0] < 5 else 1)  # noqa: E731

@@ -468,6 +468,35 @@ VERIFICATION = _mutants(
     ),
 )
 
+BOUNDING, STATISTICS = "streaming/bounding.py", "streaming/statistics.py"
+BOUNDED = _mutants(
+    "test_bounded.py",
+    ("windows that end early", BOUNDING, "block + future - more * block", "block + max(0, future - 1) - more * block"),
+    ("frames after the end count", BOUNDING, "jnp.where(here, *pair)", "pair[0]"),
+    (
+        "statistics of the past",
+        BOUNDING,
+        "x = lax.slice_in_dim(x, future, length + future)",
+        "x = lax.slice_in_dim(x, 0, length)",
+    ),
+    ("turned loops", BOUNDING, '{**params, "reverse": not params["reverse"]}', "params"),
+    ("bands without a future", "streaming/rewriting.py", "np.int32(block - 1 + future)", "np.int32(block - 1)"),
+    ("orders of time between flips", STATISTICS, "return along != axis", "return True"),
+    ("gathers of frames between flips", STATISTICS, "axis not in (*numbers.start_index_map", "axis not in (*()"),
+)
+
+CONTENTS = _mutants(
+    "test_contents.py",
+    (
+        "files known by time and size",
+        "audio/contents.py",
+        "found.st_mtime_ns, found.st_ctime_ns",
+        "found.st_mtime_ns, 0",
+    ),
+    ("young digests are kept", "audio/contents.py", "> SETTLED and", "> -SETTLED and"),
+    ("weak ETags", "_files/stores.py", 'if "W/" not in each', "if each"),
+)
+
 MUTANTS = [
     *VERIFICATION,
     *STATE,
@@ -485,6 +514,8 @@ MUTANTS = [
     *REWRITTEN,
     *CASTS,
     *FOUND,
+    *BOUNDED,
+    *CONTENTS,
 ]
 
 
