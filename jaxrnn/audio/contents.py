@@ -29,7 +29,7 @@ Stamp = tuple[int, int, int, int]
 
 
 class Identity(NamedTuple):
-    """What recordings are, as far as it is known.
+    """The identity of recordings, as far as stores tell it.
 
     Attributes:
         digest: a digest of the names and contents in their order; of an object without a version, of name and size.

@@ -84,7 +84,7 @@ def common(array: np.ndarray) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """What is known of a value for each pair of frames i and j, or for each frame i.
+    """The knowledge of a value for each pair of frames i and j, or for each frame i.
 
     Attributes:
         at: ``(i, j) -> values`` on NumPy arrays, if all elements of a frame are equal. The next seven attributes

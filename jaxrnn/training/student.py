@@ -106,7 +106,8 @@ class Student:
         """The bounds and a digest of the teacher, which must be the same when a training resumes."""
         future = dict(self.future) if isinstance(self.future, Mapping) else self.future
         teacher = None if self.teacher is None else fingerprint(sorted(self.teacher.params.items()))
-        return {"future": future, "past": self.past, "block": self.block, "teacher": teacher}
+        bounds = {"symbol": self.symbol, "future": future, "past": self.past, "block": self.block}
+        return {**bounds, "teacher": teacher}
 
     def apply(self, params: Arrays, inputs: Arrays, *, remat: None = None, dtype: Any = None) -> dict[str, Any]:
         """Return the outputs of a whole recording, the function that the stream equals.

@@ -1,4 +1,4 @@
-"""What bounded futures cost: the error of bounded outputs against the outputs of the offline network."""
+"""The cost of bounded futures: the error of bounded outputs against the outputs of the offline network."""
 
 from __future__ import annotations
 
