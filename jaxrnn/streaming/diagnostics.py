@@ -234,16 +234,18 @@ _PYTHON = re.compile(r"\b(?:jax|jnp|lax|np|jaxrnn)\.|fori_loop")
 _POSITIONS = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
 _OUTSIDE = "move it outside, to the inputs and outputs of a step"
 
+_TAKES_PLACE = "call jaxrnn.{}, which takes the same arguments; in code that is not yours, give `substitute=True`"
+
 #: Hints, keyed by the usual spelling of the function.
 _CALLS = {
     "jnp.roll": "to shift frames into the future by k, write jnp.pad(x, ((k, 0), (0, 0)))[: x.shape[0]]; jnp.roll by "
     "-k, which moves the first k frames to the end, does stream",
     "jnp.pad": "jnp.pad takes values from near the end it pads in modes 'constant', 'edge', 'reflect' and 'symmetric'; "
     "jnp.concatenate([x, x[:k]]) wraps the first frames to the end",
-    "lax.associative_scan": "call jaxrnn.associative_scan, which takes the same arguments",
+    "lax.associative_scan": _TAKES_PLACE.format("associative_scan"),
     "jnp.flip": "run forwards in time",
-    "jnp.convolve": "call jaxrnn.convolve, which takes the same arguments",
-    "jnp.correlate": "call jaxrnn.correlate, which takes the same arguments",
+    "jnp.convolve": _TAKES_PLACE.format("convolve"),
+    "jnp.correlate": _TAKES_PLACE.format("correlate"),
     "jax.scipy.signal.convolve": "call jaxrnn.convolve or jaxrnn.fftconvolve",
     "jax.scipy.signal.correlate": "call jaxrnn.correlate",
     "jax.scipy.signal.fftconvolve": "call jaxrnn.fftconvolve, which convolves along an axis",
@@ -274,7 +276,7 @@ _PRIMITIVES = {
 
 #: Hints, keyed by a part of JAX's message, for functions that do not appear in the traceback.
 _MESSAGES = {
-    "associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments",
+    "associative scan over axis": _TAKES_PLACE.format("associative_scan"),
     "missing 1 required positional argument": "give `params=` for a function of params and x",
     "takes 1 positional argument but 2 were given": "leave out `params=` for a function of x only",
     "slice indices must be integers": "cut an array of JAX, and not of NumPy: jnp.asarray(table)[: x.shape[0]]",

@@ -50,6 +50,7 @@ def bounded(
     block: int | None = None,
     multiple: int = 1,
     constraints: Sequence[str] = (),
+    substitute: bool = False,
 ) -> Bounded:
     """Bound the future of an offline function, so that the function streams.
 
@@ -79,6 +80,7 @@ def bounded(
             twice.
         multiple: as in `stream`.
         constraints: as in `stream`.
+        substitute: as in `stream`.
 
     Raises:
         StreamError: an operation needs all of time in a way that cannot be bounded, or `stream` would refuse the result
@@ -92,6 +94,7 @@ def bounded(
     if block is not None and not is_count(block, 1):
         raise InputError(f"block must be a whole number of frames from 1 on, not {block!r}")
     options = {"axes": axes, "params": params, "multiple": multiple, "constraints": constraints}
+    options["substitute"] = substitute
     limits = Futures({"": 0, **given}, past, block)
     return Bounded(function, example, limits, options, takes_params=params is not None)
 

@@ -49,6 +49,7 @@ from jaxrnn.streaming.interpreter import RULES, is_observed
 from jaxrnn.streaming.lengths import Lengths, advice, fixed_length, identities, implied, obstacle
 from jaxrnn.streaming.plan import Leaf, Plan, as_struct
 from jaxrnn.streaming.streamed import Streamed
+from jaxrnn.streaming.substitution import substituted
 from jaxrnn.streaming.values import Band
 
 #: The largest `past`.
@@ -69,6 +70,7 @@ def stream(
     multiple: int = 1,
     constraints: Sequence[str] = (),
     past: int | None = None,
+    substitute: bool = False,
 ) -> Streamed:
     """Turn a function over a whole recording into an exact streaming function over pulses of frames.
 
@@ -106,6 +108,9 @@ def stream(
             the function**: keys that are more than ``past`` frames older than their query are masked, and the result
             equals `Streamed.offline`, the function with this band. Other attention does not change. Without an
             attention that needs a bound, the argument is an error.
+        substitute: True for a function that calls `jax.lax.associative_scan`, `jax.numpy.convolve`,
+            `jax.numpy.correlate`, `jax.scipy.signal.convolve` or `jax.scipy.signal.correlate` in a package: while the
+            function is traced, in this thread, jaxrnn's functions of these names take their place for symbolic sizes.
 
     Positions in time and lengths that the function uses as values are 64-bit integers if ``jax_enable_x64`` is set
     during this call, otherwise 32-bit integers.
@@ -115,7 +120,7 @@ def stream(
             remedy. Or the pulse does not fit the strides; the error names pulses that fit.
     """
     options = {"axes": axes, "params": params, "multiple": multiple, "constraints": constraints, "past": past}
-    return stream_in_types(function, example, **options, types=Types.here(), pulse=pulse)
+    return stream_in_types(function, example, **options, types=Types.here(), pulse=pulse, substitute=substitute)
 
 
 def stream_in_types(
@@ -131,9 +136,11 @@ def stream_in_types(
     pulse: int | None,
     compares: bool = True,
     placeholder: Placeholder | None = None,
+    substitute: bool = False,
 ) -> Streamed:
     """Implement `stream`; if `compares`, compare the trace with traces at single lengths."""
-    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER if placeholder is None else placeholder)
+    placeholder = PLACEHOLDER if placeholder is None else placeholder
+    offline = _Offline(function, example, axes, params, multiple, placeholder, substitute)
     lengths, past = Lengths(constraints), _checked_past(past)
     if compares and not is_observed():  # those who observe see the work of a new plan
         offline.known = _plans_of(function)
@@ -152,6 +159,7 @@ def stream_in_types(
         "multiple": offline.multiple,
         "constraints": lengths.constraints,
         "past": past,
+        "substitute": substitute,
     }
     return Streamed(plan, offline.structure, pulse=pulse, recipe=Recipe(arguments, types))
 
@@ -207,13 +215,23 @@ def _checked_past(past: int | None) -> int | None:
 class _Offline:
     """A function over whole recordings with example arguments, ready to be traced for any length."""
 
-    def __init__(self, function: Any, example: Any, axes: Any, params: Any, multiple: int, placeholder: Placeholder):
+    def __init__(
+        self,
+        function: Any,
+        example: Any,
+        axes: Any,
+        params: Any,
+        multiple: int,
+        placeholder: Placeholder,
+        substitute: bool,
+    ):
         callee, held = as_function(function), Held({_name_of(function): function})
 
         def pure(params: Any, x: Any) -> Any:
             """Call the function; no trace may read the caches of earlier traces."""
             try:
-                return callee(x) if without_params else callee(params, x)
+                with substituted() if substitute else contextlib.nullcontext():
+                    return callee(x) if without_params else callee(params, x)
             finally:
                 held.drop_traces()
 
@@ -400,10 +418,20 @@ class TracedProgram(NamedTuple):
 
 
 def offline_program(
-    function: Callable[..., Any], example: Any, *, axes: Any, params: Any, multiple: int, constraints: Sequence[str]
+    function: Callable[..., Any],
+    example: Any,
+    *,
+    axes: Any,
+    params: Any,
+    multiple: int,
+    constraints: Sequence[str],
+    substitute: bool,
 ) -> TracedProgram:
     """Trace a function for any length."""
-    offline, lengths = _Offline(function, example, axes, params, multiple, PLACEHOLDER), Lengths(constraints)
+    offline, lengths = (
+        _Offline(function, example, axes, params, multiple, PLACEHOLDER, substitute),
+        Lengths(constraints),
+    )
     with explained(), without_collector(), jax.disable_jit(False):
         program = offline.traced(lengths)
         offline.compare(program)
@@ -418,10 +446,11 @@ def bounded_plan(
     params: Any,
     multiple: int,
     constraints: Sequence[str],
+    substitute: bool,
     bands: Bands,
 ) -> Plan:
     """Return the plan of a function in which attention to all frames gets bands."""
-    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER)
+    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER, substitute)
     with explained(), without_collector(), jax.disable_jit(False):
         return offline.planned(Lengths(constraints), None, bands)
 
