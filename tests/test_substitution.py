@@ -62,7 +62,7 @@ def test_bounded_takes_substitutes(name):
 
 @pytest.mark.parametrize(("mode", "shortest"), [("same", 3), ("valid", 3)])
 def test_jax_exchanges_a_short_vector_with_the_kernel(mode, shortest):
-    """For fewer elements than the kernel has, JAX's result has another size, and so the function has another meaning."""
+    """For fewer elements than the kernel has, the result of JAX has another size."""
     x = jax.ShapeDtypeStruct((20,), np.float32)
     function = lambda x: jnp.convolve(x, KERNEL, mode)  # noqa: E731
     with pytest.raises(jaxrnn.StreamError, match=rf"'S >= {shortest}'"):
