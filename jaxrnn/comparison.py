@@ -7,7 +7,7 @@ values on one set of inputs, and a `Verdict` is the result of several checks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,15 @@ from jaxrnn.errors import InputError
 
 #: Tolerances of float32 and float64; at least `STEPS` rounding steps of types with fewer digits.
 ATOL, RTOL, STEPS = 1e-5, 1e-4, 8
+NORMAL = "standard normal"
+#: Ways to draw floats, in the order in which a verification tries them. Roots and logarithms have finite results for
+#: positive numbers, probabilities and cosines lie between bounds, and an inverse cosh takes numbers above 1.
+FLOATS: dict[str, Callable[[np.random.Generator, Sequence[int]], np.ndarray]] = {
+    NORMAL: lambda random, shape: random.standard_normal(shape),
+    "positive": lambda random, shape: np.abs(random.standard_normal(shape)) + 1 / 64,
+    "between 0 and 1": lambda random, shape: random.uniform(1 / 64, 63 / 64, shape),
+    "above 1": lambda random, shape: np.abs(random.standard_normal(shape)) + 65 / 64,
+}
 #: The reason if neither value has an element that can be compared, before the cause.
 NOTHING = "nothing was compared"
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from plain_graphs import node
 from refusals import check_refused
 from streaming_verifier import check_values
@@ -150,8 +150,41 @@ def test_lengths_at_which_the_function_raises_an_error():
     check_values(of_few_lengths, X.shape, lengths=(2, 8))
     words = "not compared at single lengths: ValueError: not this length"
     check_refused(jaxrnn.StreamError, words, jaxrnn.stream, of_few_lengths, X, axes=0, constraints=["S >= 4"])
-    without = lambda x: x * np.float32(np.nan) + (x if isinstance(x.shape[0], int) else 2 * x)  # noqa: E731
-    check_refused(jaxrnn.StreamError, "no finite numbers", jaxrnn.stream, without, X, axes=0)
+
+
+def of_a_domain(a, b, inputs):
+    """Finite for a level above 40 only, and multiplied by one of two numbers, by whether the length is known."""
+    x, level = inputs
+    return {"y": jnp.sqrt(level - 40) * x * np.float32(a if isinstance(x.shape[0], int) else b), "same": x + 1}
+
+
+def test_outputs_without_finite_numbers_are_said_and_values_of_the_caller_decide():
+    struct, axes = (X, jax.ShapeDtypeStruct((), np.float32)), (0, None)
+    equal, wrong = (functools.partial(of_a_domain, 1, b) for b in (1, 2))
+    said = [jaxrnn.stream(each, struct, axes=axes).table() for each in (equal, wrong)]
+    assert ["not compared     output['y']" in each for each in said] == [False, True]
+    check_refused(jaxrnn.StreamError, r"output\['y'\] differs", jaxrnn.stream, wrong, (X, np.float32(50)), axes=axes)
+
+
+def test_a_model_takes_values_for_the_comparison(monkeypatch):
+    monkeypatch.setattr(comparison.TraceComparison, "_by_computation", lambda *_: Unknown("numbers decide"))
+    nodes = [
+        helper.make_node("Sub", ["level", "least"], ["above"]),
+        helper.make_node("Sqrt", ["above"], ["scale"]),
+        helper.make_node("Mul", ["x", "scale"], ["y"]),
+    ]
+    tensors = [numpy_helper.from_array(np.float32(40), "least")]
+    inputs = [helper.make_tensor_value_info("x", 1, ["time"]), helper.make_tensor_value_info("level", 1, [])]
+    outputs = [helper.make_tensor_value_info("y", 1, ["time"])]
+    graph = helper.make_graph(nodes, "domain", inputs, outputs, tensors)
+    model = jaxrnn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    said = [model.stream(inputs=given).table() for given in ({}, {"level": 50})]
+    assert ["not compared" in each for each in said] == [True, False]
+    check_refused(jaxrnn.InputError, "'x': it has a time axis", model.stream, inputs={"x": [1.0]})
+    check_refused(jaxrnn.InputError, "not 'levle'.*did you mean", model.stream, inputs={"levle": 1.0})
+    check_refused(
+        jaxrnn.InputError, r"must be float32\[\], not float64\[2\]", model.stream, inputs={"level": np.ones(2)}
+    )
 
 
 def decided(x):

@@ -412,6 +412,7 @@ class Model:
         past: int | None = None,
         future: int | Mapping[str, int] | None = None,
         block: int | None = None,
+        inputs: Mapping[str, Any] | None = None,
         dtype: Any = None,
     ) -> Streamed:
         """Turn a model of whole recordings into an exact streaming model that runs on pulses of frames.
@@ -433,6 +434,8 @@ class Model:
                 after their block. **It changes the model** in the same way; see `jaxrnn.bounded`. `past` then bounds
                 attention to all frames.
             block: with `future`, the frames that share their end; see `jaxrnn.bounded`.
+            inputs: values of inputs that are constant in time, such as ``{"fmin": 50.0}``, if the model has no finite
+                outputs for random numbers: `stream` compares traces on these values. Other values stream, too.
             dtype: as in `apply`, for all functions of the result.
 
         Raises:
@@ -443,7 +446,8 @@ class Model:
         """
         with self._computing(None, dtype):
             options = {"multiple": multiple, "constraints": constraints, "past": past, "future": future, "block": block}
-            return stream_model(self, symbol, pulse, dims={} if dims is None else dims, **options)
+            given = {"dims": {} if dims is None else dims, "inputs": {} if inputs is None else inputs}
+            return stream_model(self, symbol, pulse, **given, **options)
 
     def pack(self, params: Arrays, *, dims: Mapping[str, int] | None = None, dtype: Any = None) -> Packed:
         """Precompute the work that depends only on parameters; `apply`, `step` and `scan` accept the result.

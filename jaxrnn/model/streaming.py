@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
-from jaxrnn._files.messages import SIZE, near
+from jaxrnn._files.messages import SIZE, describe, near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, NodeError, StreamError, check_kind, is_count
 from jaxrnn.onnx.evaluate import Block
@@ -105,11 +106,13 @@ def stream_model(
     multiple: int,
     constraints: Sequence[str],
     past: int | None,
-    future: int | Mapping[str, int] | None = None,
-    block: int | None = None,
+    future: int | Mapping[str, int] | None,
+    block: int | None,
+    inputs: Mapping[str, Any],
 ) -> Streamed:
     """Implement `Model.stream`."""
     check_kind(f"{model.label}: `dims`", dims, Mapping, "a dict by name")
+    check_kind(f"{model.label}: `inputs`", inputs, Mapping, "a dict of arrays by name")
     symbol = only_symbol(model, dims) if symbol is None else symbol
     with labelled(model.label):
         names = check_symbol(model, symbol)
@@ -146,6 +149,18 @@ def stream_model(
         axes[info.name] = places[0] if places else None
         shape = [times[axis] or (1 if isinstance(size, str) else int(size)) for axis, size in enumerate(sizes)]
         example[info.name] = jax.ShapeDtypeStruct(shape, info.dtype)
+    for name, value in inputs.items():
+        if axes.get(name, 0) is not None:
+            constant = [each for each in axes if axes[each] is None]
+            reason = f"it is no input{near(name, [*axes])}" if name not in axes else f"it has a time axis, {symbol}"
+            raise InputError(
+                f"{model.label}: `inputs` takes values of inputs that are constant in time, not {name!r}: {reason}; "
+                f"constant inputs: {', '.join(constant) or 'none'}"
+            )
+        declared = example[name]
+        example[name] = np.asarray(value, declared.dtype)
+        if example[name].shape != declared.shape:
+            raise InputError(f"{model.label}: `inputs`: {name!r} must be {describe(declared)}, not {describe(value)}")
 
     options = {"axes": axes, "params": model.params, "multiple": multiple, "constraints": constraints}
     options |= {"pulse": pulse, "past": past, "future": future, "block": block}

@@ -30,7 +30,7 @@ from jaxrnn._files.messages import describe, first_line
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn._jax.versions import Scan
 from jaxrnn.answers import Unknown
-from jaxrnn.comparison import Comparison, compare
+from jaxrnn.comparison import FLOATS, NORMAL, Comparison, compare
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import (
@@ -81,18 +81,30 @@ class TraceComparison:
     Attributes:
         symbolic: the trace for all lengths.
         at: returns the trace for a length, or raises any error of the function.
-        arguments: the leading arguments of the traces, with None for arrays to draw; the other arguments are drawn.
+        arguments: the arguments of the traces, with None for arrays to draw.
+        examples: values of drawn arguments inside of the domain of the function, for any length; None if unknown.
         multiple: the number of input frames for each frame of the trace, for messages.
     """
 
-    def __init__(self, symbolic: Traced, at: Callable[[int], Traced], arguments: Sequence[Any], multiple: int):
-        self.symbolic, self.at, self.arguments, self.multiple = symbolic, at, arguments, multiple
+    def __init__(
+        self,
+        symbolic: Traced,
+        at: Callable[[int], Traced],
+        arguments: Sequence[Any],
+        examples: Sequence[Any],
+        multiple: int,
+    ):
+        self.symbolic, self.at, self.multiple = symbolic, at, multiple
+        self.arguments, self.examples = arguments, examples
         self._numbering = NumberingAtLength()
 
-    def run(self, lengths: Lengths, taken: Iterable[Any]) -> None:
+    def run(self, lengths: Lengths, taken: Iterable[Any]) -> tuple[str, ...]:
         """Compare several lengths; raise StreamError if a length differs, or if too few lengths can be compared.
 
         `taken` contains differences of sizes that JAX took to be unequal in the trace for all lengths.
+
+        Returns:
+            The outputs of which no length has a finite number on any drawn inputs. Their numbers are not compared.
         """
         equal = (lengths.zero_of(each) for each in taken)
         doubtful = list(dict.fromkeys(each for each in equal if each is not None and each <= _LARGEST))[:_TAKEN]
@@ -113,28 +125,30 @@ class TraceComparison:
                 undecided[length] = traced
             else:
                 found[length] = said
+        names = _names_of(self.symbolic[1])
+        compared = set(names if "" in found.values() else ())
         # Numbers take a compilation for each length: first the longest and the shortest, and others if necessary.
         asked = 0
-        for length in dict.fromkeys((*[*undecided][-1:], *undecided)):
+        for length in dict.fromkeys((*sorted(undecided)[-1:], *undecided)):
             agreed = [each for each, said in found.items() if not said]
             if length not in doubtful and asked >= _WITH_NUMBERS and len(agreed) >= _LEAST:
                 continue
-            asked += length not in doubtful
             try:
-                said = self._by_results(undecided[length], length)
+                found[length], here = self._by_results(undecided[length], length)
             except Exception as raised:  # a primitive without a lowering, for example
                 error = raised
                 continue
-            if not isinstance(said, Unknown):
-                found[length] = said
+            asked += length not in doubtful
+            compared |= here
         agreed = [each for each, said in found.items() if not said]
         if len(agreed) < len(found):
             raise StreamError(_said_of(found, self.multiple))
         if len(agreed) < _LEAST:
             raise StreamError(
-                "the function can be traced for every length, but not compared at single lengths: "
-                + ("it computes no finite numbers" if error is None else f"{type(error).__name__}: {first_line(error)}")
+                "the function can be traced for every length, but not compared at single lengths"
+                + ("" if error is None else f": {type(error).__name__}: {first_line(error)}")
             ) from error
+        return tuple(name for name in names if name not in compared)
 
     def _by_computation(self, traced: Traced, length: int) -> str | Unknown:
         """Compare value numbers: return a difference, an empty text if all are equal, or Unknown."""
@@ -150,16 +164,16 @@ class TraceComparison:
         key_of = self._numbering.key_of
         return "" if all(key_of(a) == key_of(b) for a, b in pairs) else Unknown("other computations")
 
-    def _by_results(self, traced: Traced, length: int) -> str | Unknown:
-        """Compare results on random inputs, like `_by_computation`; unknown if an output has no finite number."""
+    def _by_results(self, traced: Traced, length: int) -> tuple[str, set[str]]:
+        """Compare results on drawn inputs: return a difference or an empty text, and the outputs that were compared."""
         (symbolic, tree), (single, _) = self.symbolic, traced
-        variables = single.jaxpr.invars
+        variables, names = single.jaxpr.invars, _names_of(tree)
         stand_ins: dict[int, Any] = {}
 
         def concrete(closed: Any) -> list[Any]:
             """Return the constants, with numbers in place of tracers."""
             return [
-                stand_ins.setdefault(id(each), _drawn(np.shape(each), each.dtype, len(stand_ins), positive=False))
+                stand_ins.setdefault(id(each), _drawn(np.shape(each), each.dtype, len(stand_ins), NORMAL))
                 if isinstance(each, Tracer)
                 else each
                 for each in closed.consts
@@ -167,28 +181,34 @@ class TraceComparison:
 
         consts = concrete(symbolic), concrete(single)
 
-        @jax.jit
+        @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
         def both(consts: Any, arguments: Any) -> Any:
             first, second = (
                 ClosedJaxpr(each.jaxpr, known) for each, known in zip((symbolic, single), consts, strict=True)
             )
             return at_length(first, arguments, length), evaluate(second, arguments)
 
-        for positive in (False, True):
-            arguments = [
-                each if each is not None else _drawn(shape_of(variable), type_of(variable), place, positive=positive)
-                for place, (each, variable) in enumerate(
-                    zip((*self.arguments, *[None] * len(variables)), variables, strict=False)
-                )
-            ]
+        def arguments(way: str) -> list[Any]:
+            """Return drawn arrays in place of unknown arguments; in the last way, the values of the caller."""
+            drawn = []
+            for place, (variable, each, value) in enumerate(zip(variables, self.arguments, self.examples, strict=True)):
+                shape = shape_of(variable)
+                if each is None and (way or value is None):
+                    each = _drawn(shape, type_of(variable), place, way or "positive")
+                drawn.append(_repeated(value, shape) if each is None else each)
+            return drawn
+
+        compared: set[str] = set()
+        for way in (*FLOATS, *([""] if any(each is not None for each in self.examples) else [])):
             with jax.ensure_compile_time_eval(), own_arithmetic():
-                results = jax.device_get(both(consts, arguments))
-            comparisons = list(map(_compared, _names_of(tree), *results))
+                results = jax.device_get(both(consts, arguments(way)))
+            comparisons = list(map(_compared, names, *results))
             if wrong := next((each for each in comparisons if each.differs), None):
-                return f"{wrong.name} differs by {wrong.max_abs:.3g}"
-            if all(each.compared or not math.prod(each.shape) for each in comparisons):
-                return ""
-        return Unknown("an output has no finite number")
+                return f"{wrong.name} differs by {wrong.max_abs:.3g}", compared
+            compared |= {each.name for each in comparisons if each.compared or not math.prod(each.shape)}
+            if len(compared) == len(names):
+                break
+        return "", compared
 
 
 def _lengths_past_ranges(jaxpr: Any, lengths: Lengths) -> list[int]:
@@ -251,20 +271,25 @@ def _names_of(tree: Any) -> list[str]:
     return [f"output{jax.tree_util.keystr(path)}" for path, _ in paths]
 
 
-def _drawn(shape: Sequence[int], dtype: Any, seed: int, *, positive: bool) -> Any:
-    """Return random numbers."""
+def _drawn(shape: Sequence[int], dtype: Any, seed: int, way: str) -> Any:
+    """Return random numbers, drawn in one of the ways of `FLOATS`."""
     if is_key(dtype):
         return jax.random.key(seed) if not shape else jax.random.split(jax.random.key(seed), tuple(shape))
     rng = np.random.default_rng(seed)
     if not jnp.issubdtype(dtype, jnp.inexact):
         # Few numbers would hide a difference behind a bound; only 0 and 1 are inside of each table.
-        is_small = positive or dtype == np.bool_
+        is_small = way != NORMAL or dtype == np.bool_
         least = -4 if jnp.issubdtype(dtype, jnp.signedinteger) else 0
         return rng.integers(*((0, 2) if is_small else (least, 8)), shape).astype(dtype)
-    numbers = rng.uniform(0.5, 1.5, shape) if positive else rng.standard_normal(shape)
+    numbers = FLOATS[way](rng, shape)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         numbers = numbers + 1j * rng.uniform(0.5, 1.5, shape)
     return numbers.astype(dtype)
+
+
+def _repeated(value: Any, shape: Sequence[int]) -> Any:
+    """Repeat or cut a recording to a shape."""
+    return value[np.ix_(*(np.arange(size) % have for size, have in zip(shape, value.shape, strict=True)))]
 
 
 def _compared(name: str, expected: Any, found: Any) -> Comparison:

@@ -188,7 +188,13 @@ def analyse(program: Program, params: Sequence[Any], known: Facts) -> tuple[Fact
 
 
 class Plan:
-    """A function traced over a whole recording, ready to run on pulses of any size."""
+    """A function traced over a whole recording, ready to run on pulses of any size.
+
+    Attributes:
+        uncompared: outputs without a finite number where the trace was compared with traces at single lengths.
+    """
+
+    uncompared: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -543,8 +543,9 @@ class Streamed:
         return self._flat.entries(state)
 
     def table(self) -> str:
-        """Return the facts as a table."""
-        return _table(self._flat)
+        """Return the facts as a table, and the outputs that `stream` could not compare with the function."""
+        compared = [f"not compared     {name}: no finite number on drawn inputs" for name in self._plan.uncompared]
+        return "\n".join([_table(self._flat), *compared])
 
     def __repr__(self) -> str:
         return wrapped(f"Streamed({self._flat.summary}, delay {part_of(self.delay)})")

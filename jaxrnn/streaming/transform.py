@@ -93,7 +93,8 @@ def stream(
             lost.
         example: an example of x: arrays, or ``jax.ShapeDtypeStruct``. Leaves may have different numbers of frames if
             each number is a multiple of the smallest: one second may be 100 frames of features and 16,000 samples. Only
-            the ratios matter.
+            the ratios matter. The trace is compared with traces at single lengths on random inputs, and on the arrays
+            of the example if an output has no finite number on random inputs.
         axes: the time axis of each leaf of x, as an integer or a pytree of integers (a prefix of x); None for leaves
             that are constant in time.
         params: an example of the parameters.
@@ -148,8 +149,9 @@ def stream_in_types(
     # frames would run as Python, and need a number of frames.
     with types.in_force(), explained(), without_collector(), jax.disable_jit(False):
         plan = offline.planned(lengths, past)
-        if compares and all(plan is not each.plan for each in offline.known):
-            offline.compare(plan)
+        # Outputs that were not compared are tried again, because this example may have values that compare them.
+        if compares and (plan.uncompared or all(plan is not each.plan for each in offline.known)):
+            plan.uncompared = offline.compare(plan)
             offline.keep(plan)
     arguments = {
         "function": function,
@@ -256,6 +258,9 @@ class _Offline:
             raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
         self.multiple = operator.index(multiple)
         self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
+        self.given = [
+            None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else np.asarray(leaf) for _, leaf in paths
+        ]
         self.example, self.params_example = jax.tree.map(as_struct, example), jax.tree.map(_number_or_struct, params)
         #: Plans from earlier calls, and the key, the rules and the trace of the last plan.
         self.known: list[_Known] = []
@@ -263,7 +268,7 @@ class _Offline:
 
     def keep(self, plan: Plan) -> None:
         """Keep a plan for the next call with the same function."""
-        if self._last is not None:
+        if self._last is not None and all(plan is not each.plan for each in self.known):
             self.known[:] = [*self.known[1 - _MOST_PLANS :], _Known(*self._last, plan)]
 
     def _found(self, closed: Any, outputs: Any, *key: Any) -> Plan | None:
@@ -380,8 +385,8 @@ class _Offline:
             inputs.append(jax.ShapeDtypeStruct(tuple(shape), x.dtype))
         return jax.tree.unflatten(self.structure, inputs)
 
-    def compare(self, plan: Plan | TracedProgram) -> None:
-        """Compare the trace for all lengths with traces at single lengths.
+    def compare(self, plan: Plan | TracedProgram) -> tuple[str, ...]:
+        """Compare the trace for all lengths with traces at single lengths; return the outputs without finite numbers.
 
         The traces have plain forms, because forms that are fast in XLA depend on sizes.
         """
@@ -396,7 +401,9 @@ class _Offline:
             with deciding(plan.lengths.is_zero, _length_in(plan.leaves)) as taken:
                 closed, outputs = trace_over_time(self.function, self.params, inputs)
                 symbolic = by_frames(closed), outputs
-            TraceComparison(symbolic, at, known, self.multiple).run(plan.lengths, taken.values())
+            arguments = [*known, *[None] * len(self.given)]
+            comparison = TraceComparison(symbolic, at, arguments, [*[None] * len(known), *self.given], self.multiple)
+            return comparison.run(plan.lengths, taken.values())
 
 
 class TracedProgram(NamedTuple):

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxrnn._files.messages import SIZE, bytes_of, near, pairs_of
 from jaxrnn._jax.context import exact_types
+from jaxrnn.comparison import FLOATS, NORMAL
 from jaxrnn.errors import InputError, JaxrnnError, is_count
 from jaxrnn.model import Model
 from jaxrnn.onnx.evaluate import BoundNode, Scope, call
@@ -34,16 +35,6 @@ BATCH_SIZE, OTHER_SIZE = 1, 16
 
 #: Numbers of random integers with an unknown use.
 FLAGS = range(2)
-
-NORMAL = "standard normal"
-#: Ways to draw floats, in the order in which a verification tries them. Roots and logarithms have finite results for
-#: positive numbers, probabilities and cosines lie between bounds, and an inverse cosh takes numbers above 1.
-FLOATS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
-    NORMAL: lambda random, shape: random.standard_normal(shape),
-    "positive": lambda random, shape: np.abs(random.standard_normal(shape)) + 1 / 64,
-    "between 0 and 1": lambda random, shape: random.uniform(1 / 64, 63 / 64, shape),
-    "above 1": lambda random, shape: np.abs(random.standard_normal(shape)) + 65 / 64,
-}
 
 #: The nodes of formulas of dimensions.
 _FORMULA = (ast.Expression, ast.BinOp, ast.Name, ast.Load, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
