@@ -289,6 +289,7 @@ def _drawn(shape: Sequence[int], dtype: Any, seed: int, way: str) -> Any:
 
 def _repeated(value: Any, shape: Sequence[int]) -> Any:
     """Repeat or cut a recording to a shape."""
+    value = np.asarray(value)
     return value[np.ix_(*(np.arange(size) % have for size, have in zip(shape, value.shape, strict=True)))]
 
 

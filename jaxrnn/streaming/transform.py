@@ -258,9 +258,7 @@ class _Offline:
             raise StreamError(f"multiple must be a positive number of frames, not {multiple!r}")
         self.multiple = operator.index(multiple)
         self.times = [1 if length is None else length // shortest for length in frames]  # for each input frame
-        self.given = [
-            None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else np.asarray(leaf) for _, leaf in paths
-        ]
+        self.given = [None if isinstance(leaf, (Tracer, jax.ShapeDtypeStruct)) else leaf for _, leaf in paths]
         self.example, self.params_example = jax.tree.map(as_struct, example), jax.tree.map(_number_or_struct, params)
         #: Plans from earlier calls, and the key, the rules and the trace of the last plan.
         self.known: list[_Known] = []
