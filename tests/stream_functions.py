@@ -315,6 +315,15 @@ def parallel_resistors(x):
     return jaxrnn.associative_scan(lambda a, b: a * b / (a + b), resistors)
 
 
+def of_bins(x):
+    """Means and extremes of the frames in each bin, of a histogram of two axes, and of frames with look-ahead."""
+    bins = (2 * jnp.abs(x[:, 0])).astype(np.int32)
+    later = conv(x, (0, 2))[:, :2]
+    counts = jnp.maximum(jnp.bincount(bins, length=4), 1).astype(x.dtype)
+    pairs = jnp.zeros((4, 5), x.dtype).at[bins, (2 * jnp.abs(x[:, 1])).astype(np.int32)].add(later[:, 0])
+    return jax.ops.segment_sum(later, bins, 4) / counts[:, None], jax.ops.segment_max(x, bins, 4), pairs
+
+
 def overwritten(x):
     """A part of each frame is overwritten: by a stream with delay, and by a constant."""
     later = lax.dynamic_update_slice(x, conv(x, (0, 2))[:, :2], (0, 1))
@@ -388,6 +397,7 @@ def drawn(x):
 
 CASES: dict[str, Case] = {
     "one buffer, frames of two lengths": Case(one_buffer, {"lengths": (2, 3, 5, 8)}),
+    "bins": Case(of_bins),
     "one buffer, a stream and its differences": Case(late_and_different),
     "a loop beside what it began with": Case(beside_the_carry),
     "a loop that counts": Case(counted, gradients=False),

@@ -559,8 +559,11 @@ def _axes_of(axes: Any, example: Any) -> list[int | None]:
 
     try:
         axes_of_leaves = jax.tree.broadcast(axes, example, is_leaf=is_none)
-    except ValueError as error:
-        raise StreamError(f"axes must be an integer, or a pytree of integers that fits the example: {error}") from error
+    except ValueError:
+        form = jax.tree.map(lambda _: 0, example)
+        raise StreamError(
+            f"axes must be an integer, or a tree of integers like the example, such as {form}, and not {axes}"
+        ) from None
     result: list[int | None] = []
     for (path, leaf), axis in zip(
         jax.tree_util.tree_flatten_with_path(example, is_leaf=is_none)[0],

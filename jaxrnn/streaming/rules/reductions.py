@@ -29,7 +29,7 @@ from jaxrnn.streaming.rules.elementwise import (
     frame_numbers_at,
     reach_everywhere,
 )
-from jaxrnn.streaming.totals import Total, carried_as, identity_of
+from jaxrnn.streaming.totals import Total, carried_as, identity_of, join_of
 from jaxrnn.streaming.values import Chunk, FinalValue, known_at_end, static_number
 
 
@@ -132,6 +132,23 @@ def _over_time(run: Pass, equation: JaxprEqn, left: Any, right: Any) -> Any:
     (part,) = run.bind(equation, arrays, preferred_element_type=carried_as("sum", dtype))
     total = Total(run, "sum", part.shape, dtype, left.timeline, left.delay)
     return FinalValue(total.after(part), reach=reach and reach.of_all)
+
+
+def total_by_place(run: Pass, equation: JaxprEqn, x: Any, indices: Chunk, updates: Chunk) -> FinalValue:
+    """Combine all frames, each at its places of a constant, as `jnp.bincount` and `jax.ops.segment_sum` do."""
+    if indices.outer != 1 or updates.outer != 1:
+        run.refuse("its time axis is merged with another axis", "scatter before the axes are merged")
+    indices, updates = run.together(run.spread(indices), run.spread(updates))
+    assert updates.delay is not None
+    kind, dtype = entry_of(equation).monoid, updates.array.dtype
+    nothing = jnp.full(in_shape(equation), identity_of(kind, dtype), dtype)
+    # A frame that does not exist adds nothing, at any place: places are neither sorted nor unique then.
+    arrays = [nothing, run.fill(indices, 0).array, run.fill(updates, identity_of(kind, dtype)).array]
+    (part,) = run.bind(equation, arrays, unique_indices=False, indices_are_sorted=False)
+    if not run.local:
+        part = Total(run, kind, part.shape, dtype, updates.timeline, updates.delay).after(part)
+    reach = union([indices.reach, updates.reach])
+    return FinalValue(join_of(kind)(run.unstreamed(x), part), reach=reach and reach.of_all)
 
 
 @RULES.add("ragged_dot_general")

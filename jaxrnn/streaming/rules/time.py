@@ -40,7 +40,7 @@ from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere
-from jaxrnn.streaming.rules.reductions import per_frame
+from jaxrnn.streaming.rules.reductions import per_frame, total_by_place
 from jaxrnn.streaming.rules.windows import check_pads
 from jaxrnn.streaming.totals import join_of
 from jaxrnn.streaming.values import Chunk, FinalValue, Late, Rows, along, is_fixed, reach_of
@@ -285,6 +285,10 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
     """Replace elements of a stream, or add to elements."""
     numbers, shape = equation.params["dimension_numbers"], in_shape(equation)
     if not isinstance(x, Chunk):
+        scattered = [d for d in range(len(in_shape(equation, 2))) if d not in numbers.update_window_dims]
+        chunks = isinstance(indices, Chunk) and isinstance(updates, Chunk)
+        if entry_of(equation).monoid and chunks and updates.axis == scattered[indices.axis]:
+            return total_by_place(run, equation, x, indices, updates)
         run.refuse("it writes into a constant at places along time", "write x.at[...] with x of the stream's shape")
     time = x.axis
     inside = [d for d in range(len(shape)) if d not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
