@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from onnx import TensorProto, helper
 from recurrent_reference import OUTPUTS, ROWS, build, nodes, recurrent
+from refusals import check_refused
 from tiers import of_tiers
 from verifier import EQUAL, assert_derivative, assert_equal, dot, random_like, size_of
 
@@ -249,6 +250,27 @@ def test_frames_that_do_not_exist(operator):
                 if length == 0 and start in slopes:
                     np.testing.assert_array_equal(slopes[start][:, row], weights[end][:, row])
         assert any(slopes[name].any() for name in "WRBP" if name in slopes) == (arrays is full)
+
+
+@pytest.mark.parametrize("operator", ROWS)
+@pytest.mark.parametrize("opset", [3, 6])
+def test_layers_of_the_first_opsets(operator, opset):
+    """They differ from opset 7 by `output_sequence` only, which says what the outputs of the node say."""
+    _, arrays, attributes, _, _ = feature_rich(operator)
+    wanted = [True] * len(OUTPUTS[operator])
+    kept = {key: value for key, value in attributes.items() if key != "layout"}
+    results = [
+        jaxrnn.load(build(operator, arrays, {**kept, **more}, wanted, at, ()))({})
+        for at, more in ((opset, {"output_sequence": 1}), (7, {}))
+    ]
+    for name in OUTPUTS[operator]:
+        np.testing.assert_array_equal(results[0][name], results[1][name])
+    check_refused(
+        jaxrnn.ModelError,
+        "output_sequence",
+        jaxrnn.load,
+        build(operator, arrays, {"output_sequence": 1}, wanted, 7, ()),
+    )
 
 
 def both_orders(function, weights):

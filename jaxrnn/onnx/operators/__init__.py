@@ -115,6 +115,11 @@ def elementwise_operators() -> tuple[str, ...]:
     )
 
 
+_CONVERTED = "convert the file to a newer opset: onnx.version_converter.convert_version(onnx.load(path), 13)"
+#: Operators of old opsets for which onnx.version_converter has no adapter.
+_WITHOUT_ADAPTER = frozenset({"Cast", "GlobalLpPool", "LpPool", "Pad", "Split", "Tile", "Upsample"})
+
+
 @functools.cache
 def find_operator(domain: str, name: str, opset: int | None) -> Operator:
     """Return the operator that a node of this opset means."""
@@ -137,7 +142,7 @@ def find_operator(domain: str, name: str, opset: int | None) -> Operator:
         known = ", ".join(map(str, versions))
         raise UnsupportedError(
             f"{full_name}-{version} (opset {opset}) is not implemented, only the versions {known}; "
-            "convert the file to a newer opset with onnx.version_converter"
+            + ("export the model again with a newer opset" if name in _WITHOUT_ADAPTER else _CONVERTED)
         )
     return operator(name, domain, version, versions)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -242,9 +243,23 @@ _carries = functools.partial(Carries, by_function=True, weights=(1, 2, 3, 7), fe
 _H, _C = {"h": (5, 1)}, {"c": (6, 2)}
 
 
-def _entry(function: Callable[..., Any], gates: int, states: Mapping[str, tuple[int, int]]) -> Versions:
+def _before_opset_7(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator with the attribute `output_sequence`, which says again what the outputs of a node say."""
+
+    def layer(*inputs: Value, output_sequence: int = 0, **attributes: Any) -> list[Value]:
+        del output_sequence
+        return function(*inputs, **attributes)
+
+    parameters = inspect.signature(function).parameters.values()
+    own = inspect.signature(layer).parameters["output_sequence"]
+    layer.__signature__ = inspect.Signature([*parameters, own])  # type: ignore[attr-defined]
+    return layer
+
+
+def _entry(function: Callable[..., Any], gates: int, states: Mapping[str, tuple[int, int]], *before: int) -> Versions:
     check = functools.partial(_check_declared, gates)
-    return bounded(function, 7, 14, 22, carries=_carries(states), equal_sizes=_equal_in_layer, check=check)
+    newer = bounded(function, 7, 14, 22, carries=_carries(states), equal_sizes=_equal_in_layer, check=check)
+    return newer | since(_before_opset_7(function), *before)
 
 
 #: By rule: whether the state decays, and whether it is updated by the delta rule.
@@ -315,9 +330,9 @@ def _heads(x: Value, heads: int, name: str) -> jax.Array:
 
 
 OPERATORS: dict[str, Versions] = {
-    "GRU": _entry(gru, GRU.gates, _H),
-    "LSTM": _entry(lstm, LSTM.gates, _H | _C),
-    "RNN": _entry(rnn, RNN.gates, _H),
+    "GRU": _entry(gru, GRU.gates, _H, 1, 3),
+    "LSTM": _entry(lstm, LSTM.gates, _H | _C, 1),
+    "RNN": _entry(rnn, RNN.gates, _H, 1),
     "LinearAttention": since(
         linear_attention_operator, 27, carries=Carries({"state": (3, 1)}, time_axis=1, features=(0, 2))
     ),
