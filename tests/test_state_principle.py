@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from refusals import check_refused
-from state_graphs import check_asked
+from state_graphs import check_asked, example_of
 from tiers import in_later_tier, of_tiers
 
 import jaxrnn
@@ -85,6 +85,18 @@ def test_data_that_another_output_comes_from_is_no_state():
       logits = MatMul (h_out, V)
     }"""
     assert external(load(graph, {"W": (4, 4), "V": (4, 2)})) == {"h": "h_out"}
+
+
+def test_a_name_for_a_result_is_no_next_state():
+    """By its name, the sum is data; the flow alone would propose it first."""
+    graph = """g (float[1,4] x, float[1,4] past_key) => (float[1,4] product, float[1,4] logits) {
+      bounded = Tanh (x)
+      product = Mul (bounded, past_key)
+      logits = Add (bounded, past_key)
+    }"""
+    check_asked("'past_key' -> 'logits'", model := load(graph))
+    assert example_of(model) == {"past_key": "product"}
+    assert example_of(load(graph.replace("logits", "other"))) == {"past_key": "other"}
 
 
 def test_averages_that_read_each_other():

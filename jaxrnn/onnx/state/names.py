@@ -34,6 +34,12 @@ _DATA = set(
     inp obs observation far cond condition speaker style
     """.split()  # noqa: SIM905
 )
+#: Words for results that no next call takes.
+_RESULTS = set(
+    """
+    logits logit prob probs probability probabilities score scores pred prediction enhanced
+    """.split()  # noqa: SIM905
+)
 #: Words of names that exporters take from operators.
 _OPERATORS = set(
     """
@@ -127,6 +133,11 @@ def says_data(name: str) -> bool:
 def says_state(name: str) -> bool:
     """Return True if a name has a word for state."""
     return bool(_STATE.intersection(_parts(name)))
+
+
+def says_result(name: str) -> bool:
+    """Return True if a name has a word for a result and no word for state."""
+    return bool(_RESULTS.intersection(words(name))) and not says_state(name)
 
 
 def says_nothing(name: str) -> bool:

@@ -28,7 +28,16 @@ from jaxrnn.jaxprs.flows import (
     grades,
     positions,
 )
-from jaxrnn.onnx.state.names import affinity, continues, distance, resembles, says_data, says_nothing, says_state
+from jaxrnn.onnx.state.names import (
+    affinity,
+    continues,
+    distance,
+    resembles,
+    says_data,
+    says_nothing,
+    says_result,
+    says_state,
+)
 
 #: Kinds of evidence, the strongest last. From `CELL` on, the flow proves a pair. A `SUSPECT` edge leads from a
 #: recurrence, but not to the values from which it would continue. Other kinds are arithmetic: `KEPT` as in averages
@@ -332,13 +341,14 @@ class Pairing:
                 chosen.append(edge)
         return _how(chosen)
 
-    def _how(self, candidates: Iterable[Edge]) -> str:
+    def _how(self, candidates: Sequence[Edge]) -> str:
         """Return a declaration of the pairs so far, and of all candidates that can be state together.
 
-        The pairs that names suggest follow. One input is data.
+        The pairs that names suggest follow. One input is data. A name for a result is no next state.
         """
         chosen = list(self.pairs.values())
-        for edge in (*candidates, *(edge for edge in self.edges if edge.affinity == 2 and not says_data(edge.source))):
+        likely = [edge for edge in candidates if not says_result(edge.output)] or candidates
+        for edge in (*likely, *(edge for edge in self.edges if edge.affinity == 2 and not says_data(edge.source))):
             if not _uses(chosen, edge) and len(chosen) + 1 < len(self.inputs):
                 chosen.append(edge)
         return _how(chosen)
