@@ -223,6 +223,19 @@ def test_all_that_litert_lacks_is_listed(tmp_path):
     assert all(any(re.search(each, line) for line in lines) for each in words)
 
 
+@needs_litert
+def test_names_with_commas(tmp_path):
+    """LiteRT separates names by commas, so the file has others, and the metadata say which."""
+    struct = jax.ShapeDtypeStruct((4, 3), np.float32)
+    streamed = jaxrnn.stream(lambda x: {"c,d": jnp.cumsum(x["a,b"], 0)}, {"a,b": struct}, axes=0, pulse=2)
+    path = tmp_path / "step.tflite"
+    names = read_metadata(path) if export_litert(streamed, None, path) else {}
+    assert verify_export(streamed, None, path).ok
+    assert ("a;b" in names["jaxrnn.step"], "a,b" in names["jaxrnn.step"], "c;d" in names["jaxrnn.step"]) == (True,) * 3
+    with pytest.raises(InputError, match="'e,f' has one"):
+        export_litert(streamed, None, path, names={"a;b": "e,f"})
+
+
 def stepper_of(path):
     """Return a model or stream, its parameters, and the model if the stream has one."""
     model = jaxrnn.load(path)

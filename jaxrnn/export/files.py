@@ -246,7 +246,7 @@ def _traced(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
             dims, batch = _sizes_of(stepper, dims, batch)
         joined = {"join_state": bool(options["join_state"]), "apart": apart}
         exportable = Exportable(stepper, params, batch, dims, options["label"], **joined)
-        names = Names(exportable.spec, exportable.state, exportable.state_names, options["names"])
+        names = Names(exportable.spec, exportable.state, exportable.state_names, options["names"], options["target"])
         return [
             step_graph(exportable, names),
             *([flush_graph(exportable, names)] if options["flush"] is not None else []),
@@ -260,7 +260,7 @@ def _traced(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
     of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names")
     if given := [name for name in of_steps if options[name] is not None]:
         raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
-    return [function_graph(stepper, params, example, options["label"])]
+    return [function_graph(stepper, params, example, options["label"], options["target"])]
 
 
 def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple[dict[str, int], int | None]:

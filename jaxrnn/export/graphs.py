@@ -34,7 +34,7 @@ from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.canonical import canonical
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.jaxprs.own import operator_p
-from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, STEP, StateNames, StepFile
+from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, LITERT, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import NO_NOTES, Notes
 from jaxrnn.steps.stepspec import OutputSpec, StepSpec
@@ -197,7 +197,8 @@ class Names:
 
     Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
     therefore get equal names. ``own`` maps the state to names in the file that a model was loaded from. By
-    default the input has the name of the entry, with dots for slashes, and the output has the suffix ``_next``.
+    default the input has the name of the entry, with dots for slashes, and the output has the suffix ``_next``. For
+    LiteRT, which separates names by commas, names have semicolons for commas.
     """
 
     def __init__(
@@ -206,8 +207,9 @@ class Names:
         state: Sequence[ArraySpec] = (),
         own: Mapping[str, StateNames] | None = None,
         chosen: Mapping[str, str] | None = None,
+        target: str | None = None,
     ):
-        self._taken: set[str] = set()
+        self._taken, self._is_litert = set[str](), target == LITERT
         self._names: dict[Key, str] = {}
         for each in spec.inputs:
             self._names[INPUT, each.name] = self._unused(each.name, "in")
@@ -238,6 +240,8 @@ class Names:
         for name in renamed:
             if not isinstance(name, str) or not name or renamed.count(name) > 1:
                 raise InputError(f"`names={dict(chosen)}`: {name!r} is no name, or the name of two arrays")
+            if self._is_litert and "," in name:
+                raise InputError(f"`names={dict(chosen)}`: LiteRT separates names by commas, and {name!r} has one")
         self._taken = set(renamed)
         self._names = dict(zip(self._names, renamed, strict=True))
 
@@ -270,6 +274,7 @@ class Names:
             raise InputError(
                 f"the name {name!r} cannot be written to a file ({error.reason}): rename the array"
             ) from error
+        name = name.replace(",", ";") if self._is_litert else name
         candidates = [name, f"{name}_{ending}"] if name else [ending]
         candidates += [f"{candidates[-1]}_{count}" for count in range(2, len(self._taken) + 3)]
         chosen = next(each for each in candidates if each not in self._taken)
@@ -353,7 +358,9 @@ def flush_graph(exportable: Exportable, names: Names) -> Graph:
     return _graph(traced, names, facts, exportable)
 
 
-def function_graph(function: Callable[..., Any], params: Any, example: Any, label: str | None) -> Graph:
+def function_graph(
+    function: Callable[..., Any], params: Any, example: Any, label: str | None, target: str | None
+) -> Graph:
     """Trace ``function(params, x)``, or ``function(x)`` if params is None, on an array or a dict of arrays."""
     check_params(params)
     callee = as_function(function)
@@ -371,7 +378,7 @@ def function_graph(function: Callable[..., Any], params: Any, example: Any, labe
     outputs = tuple(OutputSpec(name, np.dtype(each.dtype), each.shape) for (_, name), each in traced.results.items())
     taken = tuple(ArraySpec(name, np.dtype(each.dtype), each.shape) for name, each in inputs.items())
     spec = StepSpec(label, taken, outputs, ())
-    return _graph(traced, Names(spec), StepFile(FUNCTION, spec))
+    return _graph(traced, Names(spec, target=target), StepFile(FUNCTION, spec))
 
 
 def _graph(traced: Traced, names: Names, facts: StepFile, exportable: Exportable | None = None) -> Graph:
