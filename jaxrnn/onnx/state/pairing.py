@@ -353,7 +353,7 @@ class Pairing:
                 chosen.append(edge)
         return _how(chosen)
 
-    def _ambiguous(self, candidates: Iterable[Edge], chosen: Iterable[Edge], why: str) -> StateError:
+    def _ambiguous(self, candidates: Iterable[Edge], chosen: Sequence[Edge], why: str) -> StateError:
         return StateError(
             f"the model's state is ambiguous: {why} which of these pairs of an input and its updated value are meant: "
             f"{_listed(candidates)}. Name every pair that is, for instance: {self._how(chosen)}"
