@@ -557,7 +557,7 @@ def _groups(edges: Sequence[Edge]) -> Iterator[list[Edge]]:
 class _TieError(Exception):
     """The error for edges with equal evidence, with some edges as an example."""
 
-    def __init__(self, edges: Iterable[Edge], chosen: Iterable[Edge]):
+    def __init__(self, edges: Iterable[Edge], chosen: Sequence[Edge]):
         super().__init__()
         self.edges, self.chosen = edges, chosen
 
