@@ -23,7 +23,7 @@ FRAMES, NODES = 400, 6
 def profiled() -> Profile:
     """Profile the packaged denoiser over many frames in one call."""
     model = jaxrnn.load(PACKAGED)
-    return profile_model(model, "scan", length=FRAMES, peaks=False)
+    return profile_model(model, "scan", length=FRAMES)
 
 
 def make(folder: Path) -> list[Item]:
