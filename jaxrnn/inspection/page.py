@@ -11,14 +11,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrnn._files.messages import as_json, bytes_of, environment
 from jaxrnn._files.stores import local_path
@@ -28,9 +27,6 @@ from jaxrnn.model.graph_facts import GraphInfo
 from jaxrnn.model.inspection import Inspection, inspect_model
 from jaxrnn.onnx.reading import Source
 from jaxrnn.version import __version__
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 _TEMPLATES = Path(__file__).parent / "templates"
 #: The scripts of the page; each script uses the previous scripts.
@@ -79,6 +75,7 @@ def render(inspection: Inspection) -> str:
     """Return the page as text."""
     page = environment(_TEMPLATES)
     page.filters["bytes"] = bytes_of
+    page.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     facts = facts_of(inspection)
     own = "\n".join(_file(f"{name}.js") for name in _SCRIPTS)
     # The block keeps the names of the page out of the scope of the library.
@@ -86,7 +83,6 @@ def render(inspection: Inspection) -> str:
     return page.get_template("page.html").render(
         title=Path(inspection.label).name,
         facts=facts,
-        data=_embedded(facts),
         style=_file("page.css"),
         script=script,
         # The browser runs only this script, even if names in the file contain scripts.
@@ -121,16 +117,6 @@ def library() -> str:
             "pip install 'netron<10'"
         )
     return text
-
-
-def _embedded(facts: dict[str, Any]) -> Markup:
-    """Return JSON for a script element, with escapes of all characters that could end the element."""
-    from markupsafe import Markup
-
-    text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)
 
 
 def _file(name: str) -> str:
