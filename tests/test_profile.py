@@ -123,7 +123,7 @@ def test_a_recording_is_the_faster_half_of_its_calls(monkeypatch):
             yield Event("dot", "jit_f", True, start, seconds)
             yield Event("dot", "jit_g", True, start, seconds)
             yield Event("fusion", "jit_f", False, start, seconds)
-        yield Event("copy", "jit_f", True, 20.7, 0.5)
+        yield Event("copy", None, True, 20.7, 0.5)
 
     monkeypatch.setattr("jaxrnn.profiling.regions.events_of", events)
     assert record(lambda: jnp.zeros(2), "jit_f", 1.0) == (1.5, {"dot": (0.75, 2), "copy": (0.25, 0)})
@@ -210,6 +210,10 @@ def test_a_backend_without_regions_still_times_the_call(monkeypatch):
     assert found.rest == found.recorded == 2
     assert "no regions" in found.notes[0]
     assert "no regions" in found.table("node")
+    calls.clear()
+    found = profile(product, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))
+    assert (found.regions, found.recorded) == ((), found.seconds)
+    assert "JAX's profiler failed: it recorded no calls" in found.notes[0]
 
 
 def test_command_prints_tables_and_json(layers):

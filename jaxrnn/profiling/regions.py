@@ -343,10 +343,12 @@ def record(call: Callable[[], Any], module: str, seconds: float) -> tuple[float,
             warnings.simplefilter("ignore", DeprecationWarning)  # types of the profiler cause warnings in Python 3.13
             events = [event for file in Path(folder).rglob("*.xplane.pb") for event in events_of(file)]
     calls = sorted((event.start, event.seconds) for event in events if event.name == CALL)
+    if not calls:
+        raise RuntimeError("it recorded no calls")
     faster = sorted(range(len(calls)), key=lambda place: calls[place][1])[: (len(calls) + 1) // 2]
     times: dict[str, float] = defaultdict(float)
     executions: Counter[str] = Counter()
-    ran = [event for event in events if event.module == module]
+    ran = [event for event in events if event.name != CALL and event.module in (None, module)]
     for event in [event for event in ran if event.on_device] or ran:
         if bisect(calls, (event.start, math.inf)) - 1 in faster:
             times[event.name] += event.seconds
