@@ -188,6 +188,8 @@ ENTRY %main (x: f32[8,4], i: s32[]) -> (f32[1,4], bf16[2]) {
   %dot.1 = f32[4]{0} dot(%x, %x), lhs_contracting_dims={0}
   %copy.2 = f32[4]{0} copy(%dot.1)
   %fusion.1 = f32[12]{0} fusion(f32[4]{0} %x, f32[4]{0} %copy.2), kind=kLoop, calls=%fused
+  %outside.4 = f32[4]{0} negate(%copy.2), metadata={op_name="jit(f)/neg"}
+  %late.5 = f32[4]{0} tanh(%outside.4), metadata={op_name="jit(f)/scale/tanh"}
   %while.3 = (s32[], f32[4]{0}) while(%fusion.1), condition=%none, body=%body
   ROOT %t = (f32[12]{0}, bf16[2]{0}) tuple(%fusion.1, %while.3)
 }
@@ -195,13 +197,14 @@ ENTRY %main (x: f32[8,4], i: s32[]) -> (f32[1,4], bf16[2]) {
     program = CompiledProgram(text, ["scale", "bias's", "join", "loop"])
     assert program.name == "jit_f"
     recorded = {"dot.1": (4.0, 1), "fusion.1": (3.0, 1), "while.3": (2.0, 1), "inner": (1.0, 5), "unknown": (0.5, 1)}
+    recorded["outside.4"] = (0.25, 1)
     regions = {region.name: region for region in program.regions(recorded, 16.0)}
     # Not the loop around a recorded instruction; and time of an instruction that the text lacks belongs to no node.
-    assert list(regions) == ["dot.1", "fusion.1", "inner", "unknown"]
+    assert list(regions) == ["dot.1", "fusion.1", "inner", "unknown", "outside.4"]
     assert (regions["dot.1"].related, regions["dot.1"].time_share) == ({"bias's": 1.0}, 0.25)
     assert regions["fusion.1"].related == {"join": 0.6, "scale": 0.2, "bias's": 0.2}
     assert (regions["inner"].related, regions["inner"].executions) == ({"loop": 1.0}, 5)
-    assert regions["unknown"].related == {}
+    assert regions["unknown"].related == regions["outside.4"].related == {}
 
 
 def test_a_backend_without_regions_still_times_the_call(monkeypatch):

@@ -48,7 +48,7 @@ def profile(
 
     By node, the time of a region that serves several nodes is divided in proportion to the sizes of their results,
     because the names of nodes are lost inside of a fusion. This is an estimate; the column "shared" shows the estimated
-    part of a line. "(none)" collects regions without a name.
+    part of a line. "(none)" collects work outside of the nodes, and regions without a name.
 
     XLA's analysis counts the operations and bytes of a call, with one trip of each loop. For time lines, memory and the
     limits of an accelerator, record a trace with jax.profiler.trace and open the trace in XProf (pip install xprof).

@@ -282,8 +282,10 @@ def profile(
             "too large, above all in loops"
         )
     if unnamed := sum(region.seconds for region in regions if not region.related):
-        share, compiler = f"{unnamed / in_regions:.1%}", "the compiler dropped the scopes of their operations"
-        notes.append(f"{share} of the time in regions belongs to no node, in the row (none): {compiler}")
+        notes.append(
+            f"{unnamed / in_regions:.1%} of the time in regions belongs to no node, in the row (none): work outside of "
+            "the nodes, or operations whose scopes the compiler dropped"
+        )
     analysis = compiled.cost_analysis() or {}  # some backends have no cost analysis
     counted = {"flops": "flops", "transcendentals": "transcendentals", "bytes accessed": "bytes"}
     return Profile(
@@ -395,6 +397,7 @@ class Instruction(NamedTuple):
     #: Elements of the result, or of the first array of a tuple.
     size: int
     mentions: tuple[str, ...]
+    #: Empty for a scope outside of all nodes, and None without a scope.
     node: str | None
 
 
@@ -419,7 +422,7 @@ class CompiledProgram:
                 dims = re.search(r"\[([\d,<=]*)\]", kind)
                 size = math.prod(int(each.lstrip("<=")) for each in dims[1].split(",") if each) if dims else 0
                 scope = _SCOPE.search(rest)
-                node = find_node(re.sub(r"\\(.)", r"\1", scope[1]), nodes) if scope else None
+                node = find_node(re.sub(r"\\(.)", r"\1", scope[1]), nodes) or "" if scope else None
                 mentions = [rest[: rest.index(")")]] if opcode == "parameter" else re.findall(r"%([\w.\-]+)", rest)
                 self.instructions[name] = Instruction(name, opcode, size, tuple(mentions), node)
                 self._bodies[inside].append(self.instructions[name])
@@ -457,17 +460,17 @@ class CompiledProgram:
         """Count the elements that an instruction and the called computations write, by node."""
         work: Counter[str] = Counter()
         for part in self._inside(item) if item.opcode in _CALLS else [item]:
-            if part.node is not None and part.opcode not in (*_CALLS, "parameter", "constant"):
+            if part.node and part.opcode not in (*_CALLS, "parameter", "constant"):
                 work[part.node] += max(part.size, 1)
-        node = item.node or self._node_of_readers(item)
-        return work or Counter({} if node is None else {node: 1})
+        node = self._node_of_readers(item) if item.node is None else item.node
+        return work or Counter({node: 1} if node else {})
 
     def _node_of_readers(self, item: Instruction) -> str | None:
         """Return the node of the first reader with a node, else of the readers of the readers."""
         near = [item]
         for _ in range(_FAR):
             near = list(dict.fromkeys(reader for each in near for reader in self._readers(each.name)))
-            if found := next((reader.node for reader in near if reader.node is not None), None):
+            if found := next((reader.node for reader in near if reader.node), None):
                 return found
         return None
 
