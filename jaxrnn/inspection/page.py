@@ -12,17 +12,16 @@ import base64
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 from jaxrnn._files.messages import as_json, bytes_of, environment
 from jaxrnn._files.stores import local_path
-from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import MissingPackageError, optional_package
+from jaxrnn.inspection.card import write_text
 from jaxrnn.model.graph_facts import GraphInfo
 from jaxrnn.model.inspection import Inspection, inspect_model
 from jaxrnn.onnx.reading import Source
@@ -33,7 +32,6 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _SCRIPTS = ("graph", "text", "cards", "layout", "draw", "view", "hover", "detail", "panel", "main")
 #: The signature of the layout function that the page calls.
 _LAYOUT = "dagre.layout = (nodes, edges, layout, state) =>"
-_TASK, _EXTRA = "the page of a file", "graph"
 
 
 def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -> None:
@@ -53,22 +51,8 @@ def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -
         InputError: no input has the dimension ``symbol``.
         MissingPackageError: the packages of the extra ``graph`` are not installed.
     """
-    write = page_writer()
-    write(inspect_model(source, streams=symbol or True, graph=True), local_path(path))
-
-
-def page_writer() -> Callable[[Inspection, Path], None]:
-    """Return a function that writes the page of an inspection; raise if packages of the page are missing."""
-    with optional_package(None, _TASK, _EXTRA):
-        import jinja2  # noqa: F401
     library()  # raises before the inspection of a large file, which takes long
-
-    def write(inspection: Inspection, path: Path) -> None:
-        page = render(inspection)
-        with in_place_of(path) as written:
-            written.write_text(page, encoding="utf-8")
-
-    return write
+    write_text(local_path(path), render(inspect_model(source, streams=symbol or True, graph=True)))
 
 
 def render(inspection: Inspection) -> str:
@@ -105,10 +89,11 @@ def facts_of(inspection: Inspection) -> dict[str, Any]:
     }
 
 
-@cache
 def library() -> str:
-    """Return the source of the layout library, or raise if this Netron has a different layout function."""
-    with optional_package("netron", _TASK, _EXTRA):
+    """Return the source of the layout library, or raise if a package or the layout function of the page is missing."""
+    with optional_package(None, "the page of a file", "graph"):
+        import jinja2  # noqa: F401
+
         source = resources.files("netron").joinpath("dagre.js")
     text = source.read_text(encoding="utf-8") if source.is_file() else ""
     if _LAYOUT not in text or "</script" in text:
