@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import itertools
 import sys
+import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,6 @@ from benchmarks.plan import Cases, Plan, timed
 from benchmarks.results import Row, row_of, save
 from benchmarks.sequence import sequence
 from benchmarks.timing import Call, check
-from jaxrnn.profiling import Peaks, measure_peaks
 
 TITLE = "on the first device that JAX has, device arrays in and out"
 UNIT = "us"
@@ -94,9 +94,29 @@ def _networks() -> list[Entry]:
 
 
 @functools.cache
-def peaks() -> Peaks:
-    """Measure the limits of the first device: large matrix products, and arrays that exceed all caches."""
-    return measure_peaks("float32", sizes=(1 << 28,))
+def peaks() -> tuple[float, float]:
+    """Measure the limits of the first device.
+
+    Returns:
+        Operations per second of a large matrix product, and bytes per second of a loop over an array beyond all caches.
+    """
+    flops = 0.0
+    for side in (512, 1024, 2048, 4096, 8192):
+        matrix = jnp.ones((side, side), jnp.float32)
+        seconds = _shortest(lambda a: a @ a, matrix)
+        flops = max(flops, 2.0 * side**3 / seconds)
+        if seconds > 5e-3:
+            break
+    array, times = jnp.ones(1 << 26, jnp.float32), 4
+    seconds = _shortest(lambda a: jax.lax.fori_loop(0, times, lambda _, b: b * jnp.float32(0.999), a), array)
+    return flops, 2.0 * times * array.nbytes / seconds
+
+
+def _shortest(function: Callable[..., Any], array: jax.Array) -> float:
+    """Return the seconds of the fastest of a few calls."""
+    compiled = jax.jit(function).lower(array).compile()
+    jax.block_until_ready(compiled(array))
+    return min(timeit.repeat(lambda: jax.block_until_ready(compiled(array)), number=1, repeat=5))
 
 
 def cost_of(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
@@ -110,9 +130,9 @@ def rates(spent: np.ndarray, microseconds: float) -> dict[str, float]:
     flops, traffic = spent / microseconds * 1e6
     return {
         "GFLOP/s": flops / 1e9,
-        "of the peak": flops / peaks().flops,
+        "of the peak": flops / peaks()[0],
         "GB/s": traffic / 1e9,
-        "of the bandwidth": traffic / max(peaks().bandwidths.values()),
+        "of the bandwidth": traffic / peaks()[1],
     }
 
 
@@ -122,8 +142,8 @@ def _limits() -> Iterator[Row]:
     facts = {
         "device": device.device_kind,
         "an accelerator": "no: this is a CPU" if device.platform == "cpu" else "yes",
-        "GFLOP/s": peaks().flops / 1e9,
-        "GB/s": max(peaks().bandwidths.values()) / 1e9,
+        "GFLOP/s": peaks()[0] / 1e9,
+        "GB/s": peaks()[1] / 1e9,
     }
     yield row_of("limits of the device", "limits", {}, facts=facts)
 

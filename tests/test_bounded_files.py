@@ -70,7 +70,7 @@ def test_commands_bound_a_network_over_spectra(network, sound, tmp_path):
     assert exported["latency_ms"] == 8
     call("compile", network, *options, "-o", tmp_path / "live.jaxrnn")
     assert jaxrnn.load_compiled(tmp_path / "live.jaxrnn").spec.delay == {"audio": 56}
-    profiled = call_json("profile", network, *options, "--no-peak")
+    profiled = call_json("profile", network, *options)
     assert "lstm" in [row["name"] for row in profiled["rows"]]
     call("stream", network, *STFT, "--random", "--block", 2, status=2)
 

@@ -460,8 +460,8 @@ def test_cells_of_packed_weights_are_recognised(models):
 def test_what_it_gains_and_costs_is_measured(what):
     """Each precision with a first state of its own: a stream keeps frames for convolutions in their type."""
     model = MODELS["steps" if what == "step" else "offline"]()
-    measured = profile_model(model, what, dtype="float16", peaks=False).low_precision
+    measured = profile_model(model, what, dtype="float16").low_precision
     assert measured is not None
-    assert (measured.dtype, 2 * measured.nbytes) == ("float16", measured.full_nbytes)
-    (difference,) = measured.differences
-    assert 0 < difference.largest < 2**-6 * difference.scale
+    assert (measured["dtype"], 2 * measured["nbytes"]) == ("float16", measured["full_nbytes"])
+    (difference,) = measured["differences"]
+    assert 0 < difference["largest"] < 2**-6 * difference["scale"]

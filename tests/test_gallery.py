@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 import jaxrnn
-from jaxrnn.profiling import Profile, Region
+from jaxrnn.profiling import Profile, Row
 from jaxrnn.training.fit import Fitted
 from tools import gallery
 from tools.gallery import (
@@ -227,10 +227,8 @@ def test_fine_tuning_gains(tmp_path, monkeypatch):
 def test_a_profile_is_drawn(tmp_path, monkeypatch):
     """Of a recording that took long; the lines of the picture are those of the profile."""
     parts = {"gru": 3e-3, "mask": 1e-3}
-    regions = tuple(Region(name, "fusion", {name: 1.0}, seconds, 1) for name, seconds in parts.items())
-    profile = Profile(
-        "scan", "cpu", 2, 5e-3, 4e-3, 6e-3, 10, regions, 1e-3, {}, True, None, {"gru": "GRU", "mask": "Mul"}, ()
-    )
+    regions = tuple(Row(name, seconds, 0.0, "fusion", {name: 1.0}) for name, seconds in parts.items())
+    profile = Profile("scan", "cpu", 2, 5e-3, 4e-3, 6e-3, 10, 5e-3, regions, {}, True, {"gru": "GRU", "mask": "Mul"})
     monkeypatch.setattr(profiling, "profiled", lambda: profile)
     items = profiling.make(tmp_path)
     check_files(tmp_path, items)

@@ -15,7 +15,7 @@ from test_cli_stream import gru_step_model
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.profiling import profile_stepper
+from jaxrnn.profiling import profile_model
 from jaxrnn.steps import ArraySpec, Flushed, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 from jaxrnn.steps.stepper import Bound
 
@@ -181,7 +181,7 @@ def test_a_file_says_the_same(name, tmp_path):
 
 @pytest.mark.parametrize("name", of_tiers(OWN, [*OWN][:1]))
 def test_a_profile(forms, name):
-    profiled = profile_stepper(forms[name], peaks=False)
+    profiled = profile_model(forms[name])
     assert profiled.label == f"{OWN[name].spec.label}: {'pulse of 2' if name == 'stream' else 'step'}"
     assert profiled.seconds > 0
 
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(jaxrnn.StateError, match=r"'mean' is float32\[2\] before a step and float32\[4\] after it"):
         jaxrnn.save_compiled(Growing(), tmp_path / "grows.jaxrnn")
     half = type("Half", (), {"spec": Smoother.spec, "init": None, "step": None})()
-    for take in (jaxrnn.Runner, profile_stepper):
+    for take in (jaxrnn.Runner, profile_model):
         check_refused(jaxrnn.InputError, "has no flush", take, half)
     for batch in (-1, 1.5, True):
         check_refused(jaxrnn.InputError, "batch must be a number of streams", Smoother().init, batch)

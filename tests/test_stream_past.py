@@ -432,7 +432,7 @@ def test_the_other_commands(models, tmp_path):
     file = models / "speech" / "causal_script.onnx"
     found = call_json("stream", file, *PAST_OPTIONS, "--pulse", 4, "--frames", 70, "--random", "--verify")
     assert (found["past"], found["verified"], found["receptive_field"]) == (16, True, 17)
-    profiled = ("profile", file, *PAST_OPTIONS, "--no-peak")
+    profiled = ("profile", file, *PAST_OPTIONS)
     assert call_json(*profiled)["past"] == 16
     assert "changed by a past of 16" in call(*profiled).stdout
     (about,) = call_json("inspect", file, *PAST_OPTIONS)["streams"]

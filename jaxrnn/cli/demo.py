@@ -100,7 +100,7 @@ def _verify(model: Model, noisy: np.ndarray) -> tuple[str, float]:
 def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray]) -> list[Path]:
     from jaxrnn._files.writing import replace_all, scratch
     from jaxrnn.audio import write_wav
-    from jaxrnn.demo.audio import RATE, write_spectrograms
+    from jaxrnn.demo.audio import RATE, draw_spectrograms
 
     titles = {
         "noisy": f"noisy: SI-SDR {result['si_sdr_before_db']:z.1f} dB",
@@ -111,7 +111,8 @@ def _write(folder: Path, result: dict[str, Any], signals: dict[str, np.ndarray])
     with scratch(picture) as beside:
         for name, samples in signals.items():
             write_wav(beside / f"{name}.wav", samples, RATE)
-        write_spectrograms(beside / picture.name, {titles[name]: samples for name, samples in signals.items()})
+        figure = draw_spectrograms({titles[name]: samples for name, samples in signals.items()})
+        figure.savefig(beside / picture.name, dpi=150)
         written = {folder / name: beside / name for name in (*(f"{name}.wav" for name in signals), picture.name)}
         replace_all(written)
     return [*written]

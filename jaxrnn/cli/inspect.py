@@ -61,12 +61,14 @@ def inspect(
         past: Try streams with this --past of 'jaxrnn stream'.
         dims: Size of an open dimension.
     """
-    from jaxrnn.inspection.page import page_writer
+    from jaxrnn.inspection.card import write_text
+    from jaxrnn.inspection.page import library, render
 
-    write = None if html is None else page_writer()
-    inspection = inspected(file, dims, symbol, past, graph=write is not None)
-    if html is not None and write is not None:
-        write(inspection, html)
+    if html is not None:
+        library()  # raises before the inspection of a large file, which takes long
+    inspection = inspected(file, dims, symbol, past, graph=html is not None)
+    if html is not None:
+        write_text(html, render(inspection))
     result = facts_of(inspection) | {"page": None if html is None else str(html)}
     show(result, lambda result: map(_folded, _report(result, _about_steps(inspection), params)))
 

@@ -1,4 +1,4 @@
-"""``jaxrnn profile``: show the time of a model, beside the limits of the machine."""
+"""``jaxrnn profile``: show the time of a model by ONNX node, or by region of the compiled program."""
 
 from __future__ import annotations
 
@@ -39,23 +39,19 @@ def profile(
     top: Count = TOP,
     pulses: PulseOptions,
     given: Inputs,
-    peak: Annotated[bool, Option(("--peak/--no-peak",))] = True,
 ) -> None:
     """Show the time of a model, by ONNX node or by region of the compiled program.
 
-    A region is a unit of XLA's program: a matrix product, a convolution, or several fused operations. JAX's profiler
-    records some calls. The whole call is timed without the profiler, and the time between regions has a separate line,
-    so that the table adds up to the call. If the profiler slows a program down, as with many short regions in a loop,
-    the times of regions are scaled to fit the call, and a note says so.
+    A region is a unit of XLA's program: a matrix product, a convolution, or several fused operations. The table divides
+    a call with JAX's profiler, and has a separate line for the time between regions. The time of a call without the
+    profiler stands above the table.
 
     By node, the time of a region that serves several nodes is divided in proportion to the sizes of their results,
     because the names of nodes are lost inside of a fusion. This is an estimate; the column "shared" shows the estimated
-    part of a line. "(none)" collects regions without a name.
+    part of a line. "(none)" collects work outside of the nodes, and regions without a name.
 
-    XLA's analysis counts the operations and bytes of a call, with one trip of each loop. For a program without loops,
-    both are compared with peaks measured in the same process and on the same threads: a large matrix product, and
-    passes over arrays inside and outside of the caches. The call is bound by the nearer limit, or by neither if less
-    than a quarter of both is reached: start-up, transcendental functions, or scalar code.
+    XLA's analysis counts the operations and bytes of a call, with one trip of each loop. For time lines, memory and the
+    limits of an accelerator, record a trace with jax.profiler.trace and open the trace in XProf (pip install xprof).
 
     Inputs that are not given are random, with sizes as in 'jaxrnn run --random'. Parameters are compiled in, except
     with --what apply.
@@ -74,7 +70,6 @@ def profile(
             bytes of weights, and the error of the outputs over several calls. [default: the types of the file]
         by: One line per ONNX node, or per region of the compiled program.
         top: Number of lines; one more line sums up the rest. --json has all lines.
-        peak: Measure the peaks of the machine.
     """
     import jax
 
@@ -91,15 +86,14 @@ def profile(
         model = pulses.load(file)
         stream = None if pulses.time is None else pulses.stream(model, given.dims)
         arrays = given.of(model.inputs)
-        profiled = profile_model(
-            model, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, peaks=peak, **options
-        )
+        profiled = profile_model(model, inputs=arrays, dims=given.dims, stream=stream, seed=given.seed, **options)
     show(profiled.data(by), lambda _: _report(profiled, by, top))
 
 
 def _report(profiled: Profile, by: By, top: int) -> Iterator[Block]:
-    from jaxrnn.profiling.results import NUMBERS, columns
+    from jaxrnn.profiling.regions import NUMBERS
 
     for line in profiled.heading():
         yield TextLine(line, "yellow" if line.startswith("note:") else None)
-    yield Table(f"Time of a call by {by}", columns(by), profiled.lines(by, top), right=NUMBERS)
+    headings, *rows = profiled.cells(by, top)
+    yield Table(f"Time of a call by {by}", headings, rows, right=NUMBERS)

@@ -1,15 +1,13 @@
-"""Audio of 16 kHz: short-time spectra, WAV files and drawings of spectrograms."""
+"""Audio of 16 kHz: short-time spectra, and drawings of spectrograms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import optional_package
 
 if TYPE_CHECKING:
@@ -90,15 +88,11 @@ def _irfft(spectra: Spectrum) -> Samples:
 DYNAMIC_RANGE = 80
 
 
-def write_spectrograms(path: Path, panels: Mapping[str, Samples]) -> None:
-    """Write a PNG of spectrograms, in rows, from a dict of titles and signals ``float32[samples]`` of equal length."""
-    figure = draw_spectrograms(panels)
-    with in_place_of(path) as file:
-        figure.savefig(file, format="png", dpi=150)
-
-
 def draw_spectrograms(panels: Mapping[str, Samples], width: float = 10, height: float = 2.6) -> Figure:
-    """Draw the figure of `write_spectrograms`, with a common scale; the size of each panel is in inches."""
+    """Draw spectrograms in rows with a common scale.
+
+    The panels are a dict of titles and signals ``float32[samples]`` of equal length; their size is in inches.
+    """
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -11,33 +11,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxrnn._files.messages import as_json, bytes_of, environment
 from jaxrnn._files.stores import local_path
-from jaxrnn._files.writing import in_place_of
 from jaxrnn.errors import MissingPackageError, optional_package
+from jaxrnn.inspection.card import write_text
 from jaxrnn.model.graph_facts import GraphInfo
 from jaxrnn.model.inspection import Inspection, inspect_model
 from jaxrnn.onnx.reading import Source
 from jaxrnn.version import __version__
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 _TEMPLATES = Path(__file__).parent / "templates"
 #: The scripts of the page; each script uses the previous scripts.
 _SCRIPTS = ("graph", "text", "cards", "layout", "draw", "view", "hover", "detail", "panel", "main")
 #: The signature of the layout function that the page calls.
 _LAYOUT = "dagre.layout = (nodes, edges, layout, state) =>"
-_TASK, _EXTRA = "the page of a file", "graph"
 
 
 def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -> None:
@@ -57,28 +51,15 @@ def write_page(source: Source, path: Path | str, *, symbol: str | None = None) -
         InputError: no input has the dimension ``symbol``.
         MissingPackageError: the packages of the extra ``graph`` are not installed.
     """
-    write = page_writer()
-    write(inspect_model(source, streams=symbol or True, graph=True), local_path(path))
-
-
-def page_writer() -> Callable[[Inspection, Path], None]:
-    """Return a function that writes the page of an inspection; raise if packages of the page are missing."""
-    with optional_package(None, _TASK, _EXTRA):
-        import jinja2  # noqa: F401
     library()  # raises before the inspection of a large file, which takes long
-
-    def write(inspection: Inspection, path: Path) -> None:
-        page = render(inspection)
-        with in_place_of(path) as written:
-            written.write_text(page, encoding="utf-8")
-
-    return write
+    write_text(local_path(path), render(inspect_model(source, streams=symbol or True, graph=True)))
 
 
 def render(inspection: Inspection) -> str:
     """Return the page as text."""
     page = environment(_TEMPLATES)
     page.filters["bytes"] = bytes_of
+    page.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     facts = facts_of(inspection)
     own = "\n".join(_file(f"{name}.js") for name in _SCRIPTS)
     # The block keeps the names of the page out of the scope of the library.
@@ -86,7 +67,6 @@ def render(inspection: Inspection) -> str:
     return page.get_template("page.html").render(
         title=Path(inspection.label).name,
         facts=facts,
-        data=_embedded(facts),
         style=_file("page.css"),
         script=script,
         # The browser runs only this script, even if names in the file contain scripts.
@@ -109,10 +89,11 @@ def facts_of(inspection: Inspection) -> dict[str, Any]:
     }
 
 
-@cache
 def library() -> str:
-    """Return the source of the layout library, or raise if this Netron has a different layout function."""
-    with optional_package("netron", _TASK, _EXTRA):
+    """Return the source of the layout library, or raise if a package or the layout function of the page is missing."""
+    with optional_package(None, "the page of a file", "graph"):
+        import jinja2  # noqa: F401
+
         source = resources.files("netron").joinpath("dagre.js")
     text = source.read_text(encoding="utf-8") if source.is_file() else ""
     if _LAYOUT not in text or "</script" in text:
@@ -121,16 +102,6 @@ def library() -> str:
             "pip install 'netron<10'"
         )
     return text
-
-
-def _embedded(facts: dict[str, Any]) -> Markup:
-    """Return JSON for a script element, with escapes of all characters that could end the element."""
-    from markupsafe import Markup
-
-    text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)
 
 
 def _file(name: str) -> str:
