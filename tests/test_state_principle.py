@@ -99,6 +99,13 @@ def test_a_name_for_a_result_is_no_next_state():
     assert example_of(load(graph.replace("logits", "other"))) == {"past_key": "other"}
 
 
+def test_elements_are_not_followed_where_nothing_can_be_state():
+    """A network without recurrences, whose outputs have other shapes, takes no memory for its elements."""
+    graph = "g (float[1,10000] x) => (float[1] y) { a = Tanh (x) b = Sin (a) y = ReduceMax <keepdims = 0> (b, axis) }"
+    graph = graph.replace("{", "<int64[1] axis = {1}> {", 1)
+    assert load(graph, limits=jaxrnn.Limits(constant_bytes=2**16)).state == ()
+
+
 def test_averages_that_read_each_other():
     """If each keeps a part of itself as well, names decide. Else the names may be exchanged."""
     graph = """g (float[1,4] x, float[1,4] m, float[1,4] v) => (float[1,4] y, float[1,4] m_out, float[1,4] v_out)

@@ -359,6 +359,11 @@ class Probe:
         return sizes, self._follow(sizes, sources)
 
     def _follow(self, sizes: Mapping[str, int], sources: Collection[str] | None) -> DataFlow:
+        if sources is not None and not sources:
+            # Without a recurrence, the elements of a graph in which no input can be state tell nothing.
+            flow = self._follow(sizes, None)
+            if not flow.sites and not flow.lost:
+                return flow
         return follow(self._program, sizes, self._static, sources, self._strict, self._hollow)
 
     def follow_also(self, sources: Collection[str]) -> None:
