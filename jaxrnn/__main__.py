@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from jaxrnn.errors import install_command
+
 #: Packages that `jaxrnn.cli` needs. The extra ``cli``, and each extra with a command, installs these packages.
 _PACKAGES = ("click", "filelock", "platformdirs", "rich")
 
@@ -13,7 +15,8 @@ def main() -> None:
     """Run the command line. If packages are missing, print how to install the packages, and exit with status 2."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        print(f"error: the command line needs {' and '.join(missing)}: pip install 'jaxrnn[cli]'", file=sys.stderr)
+        needed = f"the command line needs {' and '.join(missing)}"
+        print(f"error: {needed}: {install_command('cli')}", file=sys.stderr)
         sys.exit(2)
     from jaxrnn.cli import main as command
 

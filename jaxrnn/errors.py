@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import json
 import operator
+import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,13 +104,45 @@ def optional_package(package: str | None, purpose: str, *extras: str) -> Iterato
         extras: the extras of jaxrnn that install the package; empty to install the package directly.
 
     Raises:
-        MissingPackageError: the import fails; the message shows how to install the package.
+        MissingPackageError: the import fails; the message shows how to install the package. If the package is
+            installed, the message shows why its import fails.
     """
     try:
         yield
     except ImportError as error:
-        install = " or ".join(f"pip install 'jaxrnn[{extra}]'" for extra in extras) or f"pip install {package}"
-        raise MissingPackageError(f"{package or error.name} is needed for {purpose}: {install}") from error
+        install = " or ".join(map(install_command, extras)) or f"pip install {package}"
+        name = package or error.name
+        if package is not None and _is_broken(package, error):
+            reason = f"{package} is installed, and its import fails ({error})"
+            raise MissingPackageError(f"{reason}, but it is needed for {purpose}: {install}") from error
+        raise MissingPackageError(f"{name} is needed for {purpose}: {install}") from error
+
+
+def _is_broken(package: str, error: ImportError) -> bool:
+    """Return True if a package is installed, and the error is about a module of another package."""
+    try:
+        own = {*importlib.metadata.distribution(package).metadata.get_all("Name", [])}
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    owners = importlib.metadata.packages_distributions().get((error.name or "").partition(".")[0], [])
+    return not isinstance(error, ModuleNotFoundError) or own.isdisjoint(owners)
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of jaxrnn, as jaxrnn is installed: from PyPI or a folder of source."""
+    folder = source_folder()
+    return f"pip install 'jaxrnn[{extra}]'" if folder is None else f"pip install -e '{folder}[{extra}]'"
+
+
+def source_folder() -> str | None:
+    """Return the folder of an editable installation, or None for another installation."""
+    try:
+        text = importlib.metadata.distribution("jaxrnn").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    url = json.loads(text or "{}")
+    is_editable = url.get("dir_info", {}).get("editable", False)
+    return urllib.parse.unquote(urllib.parse.urlsplit(url["url"]).path) if is_editable else None
 
 
 def check_kind(name: str, value: Any, kind: Any, form: str) -> None:

@@ -98,6 +98,14 @@ def no_new_thread() -> Iterator[None]:
     assert not [each.name for each in new if each.is_alive()]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def installed_from_pypi():
+    """Messages show how users install jaxrnn; the tests run on a folder of source."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxrnn.errors.source_folder", lambda: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def models() -> Path:
     """The folder of real models; without it the test is skipped."""

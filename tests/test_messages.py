@@ -25,7 +25,7 @@ from plain_graphs import RELU, model, node
 from small_models import graph_of, make_model
 
 import jaxrnn
-from jaxrnn import Limits, demo, evaluation, profiling, verification
+from jaxrnn import Limits, demo, errors, evaluation, profiling, verification
 from jaxrnn._files.messages import (
     SIZE,
     bytes_of,
@@ -40,7 +40,7 @@ from jaxrnn._files.messages import (
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.readers import OPTIONS, for_reader
 from jaxrnn.cli import main
-from jaxrnn.errors import optional_package
+from jaxrnn.errors import install_command, optional_package, source_folder
 from jaxrnn.model.inspection import inspect_model
 from jaxrnn.streaming import Flushed
 
@@ -102,6 +102,25 @@ def test_a_missing_package_says_what_installs_it():
         assert str(raised.value).startswith(words)
 
 
+def test_a_package_whose_import_fails_is_not_missing(monkeypatch):
+    for error in (ImportError("no symbol"), ModuleNotFoundError("No module named 'inner'", name="inner")):
+        with pytest.raises(jaxrnn.MissingPackageError) as raised, optional_package("pydantic", "settings", "train"):
+            raise error
+        assert str(raised.value).startswith(f"pydantic is installed, and its import fails ({error}), but it is needed")
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(jaxrnn.MissingPackageError) as raised, optional_package("pydantic", "settings", "train"):
+        import pydantic  # noqa: F401
+    assert str(raised.value) == "pydantic is needed for settings: pip install 'jaxrnn[train]'"
+
+
+def test_extras_of_a_folder_of_source_are_installed_from_there(monkeypatch):
+    assert install_command("train") == "pip install 'jaxrnn[train]'"
+    monkeypatch.setattr(errors, "source_folder", source_folder)  # as it is outside of the tests
+    if (folder := source_folder()) is not None:
+        assert (pathlib.Path(folder) / "pyproject.toml").is_file()
+        assert install_command("train") == f"pip install -e '{folder}[train]'"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("package", ["pydantic", "omegaconf"])
 def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
@@ -116,7 +135,11 @@ def test_commands_that_read_settings_name_a_missing_package(tmp_path, package):
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False, cwd=tmp_path
     )
-    install = "pip install 'jaxrnn[train]' or pip install 'jaxrnn[evaluate]'"
+    commands = (
+        f"pip install -e '{folder}[{extra}]'" if (folder := source_folder()) else f"pip install 'jaxrnn[{extra}]'"
+        for extra in ("train", "evaluate")
+    )
+    install = " or ".join(commands)
     line = f"error: {package} is needed for files of settings: {install}"
     assert run.stderr.splitlines() == [line] * 2
 

@@ -16,6 +16,7 @@ import onnx
 import pytest
 
 import jaxrnn
+from jaxrnn.errors import source_folder
 from jaxrnn.onnx.operators import find_operator, operator_table
 from jaxrnn.onnx.registry import REQUIRED, operator
 from jaxrnn.version import JAX_RANGE
@@ -223,7 +224,8 @@ def test_the_command_says_what_to_install():
     code = "import sys; sys.modules['click'] = None; from jaxrnn.__main__ import main; main()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "error: the command line needs click: pip install 'jaxrnn[cli]'\n"
+    outside = f"pip install -e '{source_folder()}[cli]'" if source_folder() else "pip install 'jaxrnn[cli]'"
+    assert ran.stderr == f"error: the command line needs click: {outside}\n"
 
 
 def test_a_jax_before_the_tested_range_is_refused_and_a_later_one_is_warned_of(monkeypatch):

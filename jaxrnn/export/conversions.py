@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from jaxrnn._files.messages import near_or_all, short_repr
 from jaxrnn._jax.context import compute_type
-from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError
+from jaxrnn.errors import InputError, MissingPackageError, UnsupportedError, install_command
 from jaxrnn.export import kernels
 from jaxrnn.export.calibration import Calls, Recordings
 from jaxrnn.export.writer import MADE, OWN_DOMAIN, constant_of
@@ -159,7 +159,7 @@ def _quantized(model: ir.Model, exclude: Sequence[str], calls: Sequence[Any] | N
         from onnxruntime import quantization
     except ImportError as error:
         raise MissingPackageError(
-            "ONNX Runtime, which quantises the file, is not installed: pip install 'jaxrnn[verify]'"
+            f"ONNX Runtime, which quantises the file, is not installed: {install_command('verify')}"
         ) from error
     nodes = [node for node in model.graph.all_nodes() if node.op_type in _QUANTISED]
     kept = {

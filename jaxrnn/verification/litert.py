@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._files.messages import first_line
-from jaxrnn.errors import InputError, MissingPackageError, ModelError
+from jaxrnn.errors import InputError, MissingPackageError, ModelError, install_command
 from jaxrnn.onnx.stepfile import METADATA, StepFile
 from jaxrnn.verification.peers import PeerError
 
@@ -29,7 +29,6 @@ SUFFIX = ".tflite"
 STEPS, QUANTIZED = "quantisation", "quantize"
 #: The kinds of quantisation whose error is measured as a whole.
 ROUGH = ("dynamic", "static")
-_INSTALL = "pip install 'jaxrnn[litert]'"
 #: The float types of tensors, by the names in LiteRT's schema.
 _FLOATS = {"FLOAT16": np.dtype(np.float16), "FLOAT32": np.dtype(np.float32)}
 
@@ -49,7 +48,9 @@ def package(name: str) -> Any:
         with quiet():
             return importlib.import_module(name)
     except ImportError as error:
-        raise MissingPackageError(f"LiteRT's packages are not installed ({first_line(error)}): {_INSTALL}") from error
+        raise MissingPackageError(
+            f"LiteRT's packages are not installed ({first_line(error)}): {install_command('litert')}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from jaxrnn._files.messages import first_line
-from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError
+from jaxrnn.errors import InputError, JaxrnnError, MissingPackageError, install_command
 from jaxrnn.onnx.reading import Source, read_source
 from jaxrnn.onnx.tensors import graphs_below
 from jaxrnn.onnx.values import is_text
@@ -67,7 +67,7 @@ def candidates(engine: str, *, optimized: bool = False) -> list[OpenPeer]:
     installed = importlib.util.find_spec("onnxruntime") is not None
     if engine == "ort" and not installed:
         raise MissingPackageError(
-            "ONNX Runtime is not installed: pip install 'jaxrnn[verify]', or use engine 'reference'"
+            f"ONNX Runtime is not installed: {install_command('verify')}, or use engine 'reference'"
         )
     runtime = functools.partial(OnnxRuntime, optimized=optimized)
     if engine == "ort":
