@@ -186,7 +186,7 @@ def test_a_column_of_the_manifest_is_no_metric_even_where_the_metric_of_that_pre
     found = results_from("it", rows, [build_metric(name)])
     assert [column.name for column in found.columns] == [name]
     assert found.table.columns[-2:] == [f"{name}_before", name]
-    check_refused(InputError, "there is no metric", check_main, [build_metric(name)], f"{name}_before")
+    check_refused(InputError, rf"no metric.*there are: {name}$", check_main, [build_metric(name)], f"{name}_before")
 
 
 def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):

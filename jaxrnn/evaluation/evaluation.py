@@ -366,7 +366,8 @@ def check_slices_of(corpus: Iterable[Item], metrics: Iterable[Metric], slices: I
 
 def check_main(metrics: Sequence[Metric], main: str | None) -> None:
     """Check before the run that a metric exists to rank recordings by."""
-    known = [name for metric in metrics for name in (metric.name, *(column.name for column in metric.columns))]
+    names = (name for metric in metrics for name in (metric.name, *(column.name for column in metric.columns)))
+    known = [*dict.fromkeys(names)]
     # A function with several values has unknown columns before the run, but a known prefix.
     prefixes = tuple(f"{metric.name}_" for metric in metrics if metric.by_key)
     if main is not None and main not in known and not main.startswith(prefixes):
