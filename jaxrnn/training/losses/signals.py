@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -124,6 +124,7 @@ def multi_resolution_stft(
     hops: tuple[int, ...] = (120, 240, 50),
     windows: tuple[int, ...] = (600, 1200, 240),
     floor: float = 1e-7,
+    padding: Literal["reflect", "zeros"] = "reflect",
 ) -> Loss:
     """Build the error of magnitudes of short-time spectra, the mean over several resolutions.
 
@@ -140,29 +141,42 @@ def multi_resolution_stft(
         hops: Samples from frame to frame.
         windows: Samples of the Hann window.
         floor: The least square of a magnitude, so that the logarithm of silence is finite.
+        padding: The samples around a recording: "reflect", as in the authors' code and ``torch.stft``, or "zeros".
 
     Raises:
-        InputError: The numbers do not fit; or, when called, the arrays are complex.
+        InputError: The numbers do not fit, or the padding does not exist; or, when called, the arrays are complex.
     """
     if not sizes or not len(sizes) == len(hops) == len(windows) or floor <= 0:
         raise InputError(f"sizes, hops and windows have a number for each resolution, not {sizes}, {hops}, {windows}")
+    if padding not in ("reflect", "zeros"):
+        raise InputError(f"padding must be 'reflect' or 'zeros', not {padding!r}")
     frames = []
     for size, hop, length in zip(sizes, hops, windows, strict=True):
         if not 0 < length <= size:
             raise InputError(f"a window must have from 1 to the {size} samples of its transform, not {length}")
         before = (size - length) // 2
         window = np.pad(window_values("hann", length), (before, size - length - before))
-        frames.append(Frames(size, hop, window, padding="zeros"))
+        frames.append(Frames(size, hop, window, padding="none"))
+
+    def padded(x: jax.Array, size: int, count: jax.Array) -> jax.Array:
+        """Add half a frame around the first `count` samples on the last axis, as NumPy does."""
+        places = jnp.arange(-(size // 2), x.shape[-1] + size // 2, dtype=jnp.int32)
+        period = jnp.maximum(2 * (count - 1), 1)
+        turned = jnp.abs(places) % period
+        reflected = jnp.take(x, jnp.minimum(turned, period - turned), axis=-1)
+        inside = (places >= 0) & (places < count)
+        return reflected if padding == "reflect" else jnp.where(inside, reflected, 0)
 
     def error(estimate: jax.Array, reference: jax.Array, exists: jax.Array) -> jax.Array:
         if jnp.iscomplexobj(estimate):
             raise InputError("multi_resolution_stft compares samples, and these arrays are complex")
         total, count = jnp.zeros((), estimate.dtype), jnp.sum(exists, dtype=jnp.int32)
         for each in frames:
-            spectra = (jnp.moveaxis(each.stft(jnp.moveaxis(x, 0, -1)), -2, 0) for x in (estimate, reference))
+            signals = (padded(jnp.moveaxis(x, 0, -1), each.size, count) for x in (estimate, reference))
+            spectra = (jnp.moveaxis(each.stft(signal), -2, 0) for signal in signals)
             got, wanted = (jnp.sqrt(jnp.maximum(_square(spectrum), floor)) for spectrum in spectra)
             # The frames that a recording of the existing samples has.
-            there = jnp.arange(len(got), dtype=jnp.int32) * each.hop <= count
+            there = jnp.arange(len(got), dtype=jnp.int32) * each.hop <= count - each.size % 2
             square = jnp.sum(present(wanted - got, there) ** 2)
             distance = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
             total += distance / jnp.sqrt(jnp.sum(present(wanted, there) ** 2))
