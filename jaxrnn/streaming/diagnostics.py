@@ -240,16 +240,16 @@ _CALLS = {
     "-k, which moves the first k frames to the end, does stream",
     "jnp.pad": "jnp.pad takes values from near the end it pads in modes 'constant', 'edge', 'reflect' and 'symmetric'; "
     "jnp.concatenate([x, x[:k]]) wraps the first frames to the end",
-    "lax.associative_scan": "call jaxrnn.associative_scan, which takes the same arguments",
+    "lax.associative_scan": "call jaxrnn.signal.associative_scan, which takes the same arguments",
     "jnp.flip": "run forwards in time",
-    "jnp.convolve": "call jaxrnn.convolve, which takes the same arguments",
-    "jnp.correlate": "call jaxrnn.correlate, which takes the same arguments",
-    "jax.scipy.signal.convolve": "call jaxrnn.convolve or jaxrnn.fftconvolve",
-    "jax.scipy.signal.correlate": "call jaxrnn.correlate",
-    "jax.scipy.signal.fftconvolve": "call jaxrnn.fftconvolve, which convolves along an axis",
+    "jnp.convolve": "call jaxrnn.signal.convolve, which takes the same arguments",
+    "jnp.correlate": "call jaxrnn.signal.correlate, which takes the same arguments",
+    "jax.scipy.signal.convolve": "call jaxrnn.signal.convolve or jaxrnn.signal.fftconvolve",
+    "jax.scipy.signal.correlate": "call jaxrnn.signal.correlate",
+    "jax.scipy.signal.fftconvolve": "call jaxrnn.signal.fftconvolve, which convolves along an axis",
     "jax.scipy.signal.istft": "call jaxrnn.audio.istft",
     "jax.scipy.signal.stft": "call jaxrnn.audio.stft",
-    "jnp.interp": "call jaxrnn.interp, which interpolates time at a fixed ratio",
+    "jnp.interp": "call jaxrnn.signal.interp, which interpolates time at a fixed ratio",
     "lax.map": "leave out batch_size= (a stream computes one pulse at a time)",
     "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
     "jax.ops.segment_sum": "sum segments of equal length by a reshape: x.reshape(-1, 4, *x.shape[1:]).sum(1), with "
@@ -274,7 +274,7 @@ _PRIMITIVES = {
 
 #: Hints, keyed by a part of JAX's message, for functions that do not appear in the traceback.
 _MESSAGES = {
-    "associative scan over axis": "call jaxrnn.associative_scan, which takes the same arguments",
+    "associative scan over axis": "call jaxrnn.signal.associative_scan, which takes the same arguments",
     "missing 1 required positional argument": "give `params=` for a function of params and x",
     "takes 1 positional argument but 2 were given": "leave out `params=` for a function of x only",
     "slice indices must be integers": "cut an array of JAX, and not of NumPy: jnp.asarray(table)[: x.shape[0]]",
