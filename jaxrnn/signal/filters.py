@@ -211,7 +211,7 @@ def interp(x: Any, up: int, down: int = 1, axis: int = 0) -> Any:
         raise InputError(f"`up` and `down` of interp must be positive integers, not {up!r} and {down!r}")
     axis, shared = _time_axis("interp", x, axis), math.gcd(up, down)
     up, down = up // shared, down // shared
-    size = x.shape[axis]
+    size: Any = x.shape[axis]
     if not jax.export.is_symbolic_dim(size) and not size:
         return x
     blocks, count = -(-size // down), -(-size * up // down)
