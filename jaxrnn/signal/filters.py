@@ -211,8 +211,8 @@ def interp(x: Any, up: int, down: int = 1, axis: int = 0) -> Any:
         raise InputError(f"`up` and `down` of interp must be positive integers, not {up!r} and {down!r}")
     axis, shared = _time_axis("interp", x, axis), math.gcd(up, down)
     up, down = up // shared, down // shared
-    size: Any = x.shape[axis]
-    if not jax.export.is_symbolic_dim(size) and not size:
+    size = x.shape[axis]
+    if isinstance(size, int) and not size:
         return x
     blocks, count = -(-size // down), -(-size * up // down)
     last = lax.slice_in_dim(x, size - 1, size, axis=axis)
