@@ -236,7 +236,7 @@ def _known(atom: Any, operand: Any) -> Any:
         if not all(isinstance(each, np.ndarray) for each in integers):
             return None
         with jax.ensure_compile_time_eval():
-            return jax.random.wrap_key_data(np.stack(integers, -1), impl="threefry2x32")
+            return jax.random.wrap_key_data(jnp.stack(integers, -1), impl="threefry2x32")
     return operand if isinstance(operand, np.ndarray) else None
 
 
