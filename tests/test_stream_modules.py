@@ -140,10 +140,11 @@ def test_an_nnx_module_in_a_global_variable():
     assert SHARED.rngs.count[...] == before
 
 
-def test_what_to_write_for_a_module_that_is_not_named(tied):
+def test_what_to_write_for_a_module_in_a_transformation(tied):
     """Followed to the letter."""
-    with pytest.raises(jaxrnn.StreamError, match=r"changes an NNX module that was made outside of it") as caught:
-        jaxrnn.stream(nnx.jit(tied), X, axes=1)
+    for each in (nnx.jit(tied), jax.vmap(lambda x: tied(x))):
+        with pytest.raises(jaxrnn.StreamError, match=r"changes an NNX module that was made outside of it") as caught:
+            jaxrnn.stream(each, X, axes=1)
     text = str(caught.value)
     assert "http" not in text
     assert "jaxrnn.stream(module, ...)" in text

@@ -611,7 +611,7 @@ def _said_of(error: Exception, what: str) -> str:
 #: Code that separates the parameters of an NNX module from the other variables.
 _MERGED = (
     "graph, params, rest = nnx.split(module, nnx.Param, ...) and "
-    "jaxrnn.stream(lambda params, x: nnx.merge(graph, params, rest)(x), ..., params=params)"
+    "jaxrnn.stream(lambda params, x: nnx.merge(graph, params, rest, copy=True)(x), ..., params=params)"
 )
 
 
