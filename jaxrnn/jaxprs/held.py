@@ -275,6 +275,7 @@ def with_copies(
                 cells.setdefault(id(cell), types.CellType() if leads(cell) else cell)
             closure = tuple(cells[id(cell)] for cell in each.__closure__ or ())
             made = types.FunctionType(each.__code__, scopes[id(each.__globals__)], each.__name__, None, closure)
+            made.__dict__, made.__qualname__ = each.__dict__, each.__qualname__
             copies[key] = made
         for key, each in reached.items():
             made, scope = copies[key], scopes[id(each.__globals__)]
