@@ -26,7 +26,8 @@ from recordings import AUDIO, RATE, Samples, read_recording, write_recording
 
 import jaxrnn
 from jaxrnn.audio import Frames, Network, Waveform
-from jaxrnn.demo import si_sdr, signals
+from jaxrnn.demo import signals
+from jaxrnn.signal import si_sdr
 from jaxrnn.training import Fitted, Mixtures, Optimizer, Sequences, Student, Validation, fit
 from jaxrnn.verification import compare_futures
 

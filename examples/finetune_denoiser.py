@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxrnn
-from jaxrnn.demo import RATE, Mixture, denoise_at_once, si_sdr, signals
+from jaxrnn.demo import RATE, Mixture, denoise_at_once, signals
 from jaxrnn.demo.audio import analyse
+from jaxrnn.signal import si_sdr
 from jaxrnn.training.settings import prepare_training
 
 CONFIG = Path(__file__).parents[1] / "configs" / "finetune_denoiser.yaml"

@@ -4,8 +4,8 @@
 
 The network has two blocks as in Mamba: a causal convolution and a state space model with input-dependent step size and
 matrices, between a norm and a gated residual connection. It learns in seconds to denoise intermittent tones. In
-training, `jaxrnn.associative_scan` is JAX's function, over whole recordings in parallel. `jaxrnn.stream` then runs the
-network in pulses. All signals are drawn from a seed.
+training, `jaxrnn.signal.associative_scan` is JAX's function, over whole recordings in parallel. `jaxrnn.stream` then
+runs the network in pulses. All signals are drawn from a seed.
 
 Source: Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023.
 """
@@ -54,7 +54,7 @@ class SelectiveStateSpace(nnx.Module):
         into, out = jnp.split(self.into_and_out(x), 2, axis=-1)
         step = nnx.softplus(self.step(x))[..., None]
         decay = jnp.exp(-step * jnp.exp(self.log_rates[...]))
-        _, h = jaxrnn.associative_scan(affine, (decay, step * x[..., None] * into[..., None, :]), axis=1)
+        _, h = jaxrnn.signal.associative_scan(affine, (decay, step * x[..., None] * into[..., None, :]), axis=1)
         return jnp.sum(h * out[..., None, :], axis=-1) + self.skip[...] * x
 
 

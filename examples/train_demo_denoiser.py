@@ -25,8 +25,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxrnn
-from jaxrnn.demo import PACKAGED, RATE, denoise_at_once, si_sdr, signals
+from jaxrnn.demo import PACKAGED, RATE, denoise_at_once, signals
 from jaxrnn.demo.audio import BINS, FRAME, HOP, WINDOW, Samples, analyse
+from jaxrnn.signal import si_sdr
 from jaxrnn.training.settings import prepare_training
 
 CONFIG = Path(__file__).parent.parent / "configs" / "demo_denoiser.yaml"

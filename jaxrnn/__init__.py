@@ -36,84 +36,67 @@ if TYPE_CHECKING:
     from jaxrnn import inspection as inspection
     from jaxrnn import nnx as nnx
     from jaxrnn import profiling as profiling
+    from jaxrnn import signal as signal
     from jaxrnn import streaming as streaming
     from jaxrnn import training as training
     from jaxrnn import verification as verification
-    from jaxrnn.cached import load_cached
     from jaxrnn.export import export_onnx
     from jaxrnn.frameworks import from_keras, from_torch, to_keras, to_torch
     from jaxrnn.model import Model
+    from jaxrnn.model.cached import load_cached
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
     from jaxrnn.runtime.compiled import load_compiled, save_compiled
     from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
-    from jaxrnn.streaming import (
-        Streamed,
-        associative_scan,
-        bounded,
-        convolve,
-        correlate,
-        fftconvolve,
-        interp,
-        lfilter,
-        sosfilt,
-        stream,
-    )
+    from jaxrnn.streaming import Streamed, bounded, stream
 
-__all__ = [
-    "InputError",
-    "JaxrnnError",
-    "LimitError",
-    "Limits",
-    "MissingPackageError",
+# In the order of the README: files, steps, streams, live use, other frameworks.
+__all__ = [  # noqa: RUF022
+    "load",
     "Model",
+    "StateVar",
+    "export_onnx",
+    "stream",
+    "Streamed",
+    "bounded",
+    "Runner",
+    "StreamPool",
+    "save_compiled",
+    "load_compiled",
+    "load_cached",
+    "from_torch",
+    "to_torch",
+    "from_keras",
+    "to_keras",
+    "Limits",
+    "JaxrnnError",
+    "InputError",
+    "LimitError",
+    "MissingPackageError",
     "ModelError",
     "NodeError",
-    "Runner",
     "StateError",
-    "StateVar",
     "StaticValueError",
     "StoreError",
     "StreamError",
-    "StreamPool",
-    "Streamed",
     "TrainingError",
     "UnsupportedError",
-    "associative_scan",
-    "bounded",
-    "convolve",
-    "correlate",
-    "export_onnx",
-    "fftconvolve",
-    "from_keras",
-    "from_torch",
-    "interp",
-    "lfilter",
-    "load",
-    "load_cached",
-    "load_compiled",
-    "save_compiled",
-    "sosfilt",
-    "stream",
-    "to_keras",
-    "to_torch",
 ]
 
 #: The module of each name that is imported when the name is first used.
 _LAZY = {
     "Model": "jaxrnn.model",
     "load": "jaxrnn.model.loading",
-    "load_cached": "jaxrnn.cached",
+    "load_cached": "jaxrnn.model.cached",
     "Limits": "jaxrnn.onnx.limits",
     "StateVar": "jaxrnn.onnx.state",
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
     "export_onnx": "jaxrnn.export",
     **dict.fromkeys(("load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
-    **dict.fromkeys(("Streamed", "associative_scan", "bounded", "convolve", "correlate", "stream"), "jaxrnn.streaming"),
-    **dict.fromkeys(("fftconvolve", "interp", "lfilter", "sosfilt"), "jaxrnn.streaming"),
+    **dict.fromkeys(("Streamed", "bounded", "stream"), "jaxrnn.streaming"),
     **dict.fromkeys(("from_keras", "from_torch", "to_keras", "to_torch"), "jaxrnn.frameworks"),
 }
 
@@ -126,9 +109,15 @@ _PACKAGES = (
     "inspection",
     "nnx",
     "profiling",
+    "signal",
     "streaming",
     "training",
     "verification",
+)
+
+#: Modules of names that were attributes of ``jaxrnn`` in earlier versions.
+_MOVED = dict.fromkeys(
+    ("associative_scan", "convolve", "correlate", "fftconvolve", "interp", "lfilter", "sosfilt"), "jaxrnn.signal"
 )
 
 
@@ -151,7 +140,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"jaxrnn.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = f": it is now {_MOVED[name]}.{name}" if name in _MOVED else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{place}")
 
 
 def __dir__() -> list[str]:

@@ -292,7 +292,7 @@ def affine(first, second):
 
 def linear_recurrence(x):
     """A linear recurrence whose factors depend on the data."""
-    return jaxrnn.associative_scan(affine, (jnp.tanh(x), x))[1]
+    return jaxrnn.signal.associative_scan(affine, (jnp.tanh(x), x))[1]
 
 
 def running_softmax(x):
@@ -305,14 +305,14 @@ def running_softmax(x):
         return {"most": most, "sum": sums[0], "weight": sums[1]}
 
     y = conv(x, (1, 1))
-    merged = jaxrnn.associative_scan(merge, {"most": 3 * y, "sum": x, "weight": jnp.ones_like(x)})
+    merged = jaxrnn.signal.associative_scan(merge, {"most": 3 * y, "sum": x, "weight": jnp.ones_like(x)})
     return merged["sum"] / merged["weight"]
 
 
 def parallel_resistors(x):
     """An associative function that is not made for zeros, over frames that come late and in front of the first."""
     resistors = 0.5 + jnp.abs(jnp.pad(conv(x, (0, 2)), ((1, 0), (0, 0))))
-    return jaxrnn.associative_scan(lambda a, b: a * b / (a + b), resistors)
+    return jaxrnn.signal.associative_scan(lambda a, b: a * b / (a + b), resistors)
 
 
 def of_bins(x):

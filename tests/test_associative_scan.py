@@ -13,7 +13,7 @@ from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn import associative_scan
+from jaxrnn.signal import associative_scan
 from jaxrnn.streaming.rules import recurrence
 
 X = jax.ShapeDtypeStruct((20, 3), np.float32)
@@ -204,7 +204,7 @@ REFUSED = {
     ),
     "JAX's own": (
         lambda x: lax.associative_scan(jnp.add, x),
-        r"\(test_associative_scan\.py:\d+.*; call jaxrnn\.associative_scan, which takes the same arguments",
+        r"\(test_associative_scan\.py:\d+.*; call jaxrnn\.signal\.associative_scan, which takes the same arguments",
     ),
     "a function that changes the type": (
         lambda x: associative_scan(lambda a, b: (a + b).astype(jnp.int32), x),

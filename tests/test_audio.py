@@ -21,7 +21,8 @@ from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.audio import Frames, Network, Waveform, istft, latency, read_sound, stft, write_wav
-from jaxrnn.demo import PACKAGED, denoise_at_once, mixture, si_sdr
+from jaxrnn.demo import PACKAGED, denoise_at_once, mixture
+from jaxrnn.signal import si_sdr
 
 #: A small transform: samples of a frame, hop, and frequencies.
 SIZE, HOP = 8, 2

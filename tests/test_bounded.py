@@ -157,7 +157,7 @@ def heads(x):
 
 def associated(x):
     combine = lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])  # noqa: E731
-    return jaxrnn.associative_scan(combine, (jax.nn.sigmoid(x), x), reverse=True)[1]
+    return jaxrnn.signal.associative_scan(combine, (jax.nn.sigmoid(x), x), reverse=True)[1]
 
 
 def parts(x):

@@ -15,7 +15,7 @@ from jaxrnn import training
 from jaxrnn.audio import write_wav
 from jaxrnn.audio.sounds import read_sound
 from jaxrnn.audio.waveforms import waveform_of
-from jaxrnn.demo import si_sdr
+from jaxrnn.signal import si_sdr
 from jaxrnn.verification import compare_futures
 
 #: A network over spectra of 16 samples as a function of sound.

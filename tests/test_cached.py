@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -132,3 +134,16 @@ def test_a_model_in_steps(tmp_path):
         masks = [jaxrnn.Runner(jaxrnn.load_cached(path, dims={"time": 1}))(frame)["mask"] for _ in range(2)]
     expected = jaxrnn.Runner(jaxrnn.load(path))(frame)["mask"]
     np.testing.assert_allclose(masks, [expected] * 2, rtol=0, atol=1e-6)
+
+
+@pytest.mark.thorough
+def test_a_later_start_imports_no_interpreter(tmp_path):
+    shutil.copy(PACKAGED, tmp_path / "denoiser.onnx")
+    code = "import sys, jaxrnn; jaxrnn.load_cached('denoiser.onnx', dims={'time': 1}); print(*sys.modules)"
+    first, later = (
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, text=True)
+        for _ in range(2)
+    )
+    interpreters = {"jaxrnn.model.model", "jaxrnn.onnx", "jaxrnn.streaming", "onnx"}
+    assert interpreters <= {*first.stdout.split()}
+    assert not interpreters & {*later.stdout.split()}

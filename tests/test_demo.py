@@ -21,8 +21,9 @@ from verifier import assert_same, peer_outputs
 import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.cli.demo import demo
-from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, si_sdr, signals
+from jaxrnn.demo import PACKAGED, RATE, denoise, denoise_at_once, mixture, signals
 from jaxrnn.demo.audio import BINS, DELAY, HOP, OverlapAdd, analyse, hops, synthesise
+from jaxrnn.signal import si_sdr
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "train_demo_denoiser.py"
 

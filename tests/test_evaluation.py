@@ -205,7 +205,7 @@ def test_every_recording_is_a_row_and_its_output_is_that_of_the_file_alone(done)
         np.testing.assert_allclose(found[f"{row['id']}.wav"], wanted, atol=1e-5)
         clean = soundfile.read(row["reference"], dtype="float64")[0]
         output = found[f"{row['id']}.wav"].astype(np.float64)
-        ratio = jaxrnn.demo.si_sdr(output - output.mean(), clean - clean.mean())
+        ratio = jaxrnn.signal.si_sdr(output - output.mean(), clean - clean.mean())
         assert row["si_sdr"] == pytest.approx(ratio, abs=1e-4)
     assert not leftovers(folder / "out")
 
@@ -439,7 +439,7 @@ def test_the_unprocessed_recordings_are_judged_as_an_output_that_is_the_recordin
         noisy, clean = (soundfile.read(row[key], dtype="float64")[0] for key in ("path", "reference"))
         assert row["unprocessed_own_error"] == pytest.approx(np.mean((noisy - clean) ** 2), rel=1e-5)
         assert row["unprocessed_si_sdr"] == pytest.approx(
-            jaxrnn.demo.si_sdr(noisy - noisy.mean(), clean - clean.mean()), abs=1e-4
+            jaxrnn.signal.si_sdr(noisy - noisy.mean(), clean - clean.mean()), abs=1e-4
         )
     for name in ("si_sdr", "own_error"):
         change = (table[name] - table[f"unprocessed_{name}"]).to_numpy()

@@ -19,7 +19,8 @@ from compilations import compilations
 from tiers import of_tiers
 
 import jaxrnn
-from jaxrnn.demo import PACKAGED, denoise_at_once, si_sdr
+from jaxrnn.demo import PACKAGED, denoise_at_once
+from jaxrnn.signal import si_sdr
 from tools.examples import EXAMPLES, import_example
 
 #: Samples by which DTLN's output lags its input.

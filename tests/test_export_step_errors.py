@@ -87,7 +87,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         (jnp.tanh, None, {"example": [X]}, jaxrnn.InputError, "the example of a function must be an array"),
         (lambda x: (x, x), None, {"example": X}, jaxrnn.InputError, "of <lambda> must be an array, or a dict"),
         (lambda x: {"a": {"b": x}}, None, {"example": X}, jaxrnn.InputError, "of <lambda> must be an array, or a dict"),
-        (lambda key, x: x, jax.random.key(0), {"example": X}, jaxrnn.InputError, "must be an array of JAX or NumPy"),
+        (lambda text, x: x, np.array(["a"]), {"example": X}, jaxrnn.InputError, "must be an array of JAX or NumPy"),
         (lambda x: {"\ud800": x}, None, {"example": X}, jaxrnn.InputError, "cannot be written to a file"),
         (layers_model(), None, {}, jaxrnn.InputError, "not ModelProto"),
     ]

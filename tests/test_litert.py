@@ -179,7 +179,11 @@ def test_integers_divided_by_an_input(divide):
             X,
             "trips depends on data",
         ),
-        (lambda x: x + jax.random.normal(jax.random.key(0), x.shape) * x[0, 0], X, "no counterpart|random"),
+        (
+            lambda x: jax.random.normal(jax.random.fold_in(jax.random.key(0), x[0]), x.shape),
+            np.abs(WHOLE[:, 0]),
+            "'random_bits' .*: LiteRT does not draw the same random numbers",
+        ),
         (lambda x: x.at[jnp.argmax(x)].add(1.0), X, "no scatter-add.*one_hot"),
         (lambda x: x @ x.T, WHOLE, r"'dot_general' .*known to compute it in int32, only in .*: convert to float32"),
         (lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32), X, "known to compute it in bfloat16"),

@@ -19,7 +19,7 @@ from tiers import in_later_tier, of_tiers
 import jaxrnn
 from jaxrnn.evaluation import build_metric
 from jaxrnn.settings.functions import build
-from jaxrnn.si_sdr import si_sdr
+from jaxrnn.signal import si_sdr
 from jaxrnn.training import losses, metrics
 
 FRAMES, WIDTH, CLASSES = 9, 3, 4

@@ -14,6 +14,7 @@ import tomllib
 
 import onnx
 import pytest
+from refusals import check_refused
 
 import jaxrnn
 from jaxrnn.errors import source_folder
@@ -42,21 +43,14 @@ PUBLIC = {
     "Streamed",
     "TrainingError",
     "UnsupportedError",
-    "associative_scan",
     "bounded",
-    "convolve",
-    "correlate",
     "export_onnx",
-    "fftconvolve",
     "from_keras",
     "from_torch",
-    "interp",
-    "lfilter",
     "load",
     "load_cached",
     "load_compiled",
     "save_compiled",
-    "sosfilt",
     "stream",
     "to_keras",
     "to_torch",
@@ -170,6 +164,13 @@ def test_public_names(models):
     )
 
 
+def test_names_that_moved_say_where():
+    for name, module in jaxrnn._MOVED.items():
+        assert name in importlib.import_module(module).__all__
+        check_refused(AttributeError, rf"no attribute '{name}': it is now {module}\.{name}$", getattr, jaxrnn, name)
+    check_refused(AttributeError, "no attribute 'lfiltr'$", getattr, jaxrnn, "lfiltr")
+
+
 PACKAGES = {
     "audio",
     "demo",
@@ -178,6 +179,7 @@ PACKAGES = {
     "inspection",
     "nnx",
     "profiling",
+    "signal",
     "streaming",
     "training",
     "verification",

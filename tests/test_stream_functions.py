@@ -23,7 +23,7 @@ MODES = ["full", "same", "valid"]
 
 
 def of_samples(name, mode):
-    return lambda x: getattr(jaxrnn, name)(x[:, 0], jnp.asarray(KERNEL, x.dtype), mode)
+    return lambda x: getattr(jaxrnn.signal, name)(x[:, 0], jnp.asarray(KERNEL, x.dtype), mode)
 
 
 def checked(x, index):
@@ -48,7 +48,7 @@ def overlapped(x, hop, batch=()):
 
 
 CASES = {f"{name}, {mode}": of_samples(name, mode) for name in ("convolve", "correlate") for mode in MODES} | {
-    "channels": lambda x: jax.vmap(lambda c: jaxrnn.convolve(c, jnp.asarray(KERNEL, x.dtype), "same"), 1, 1)(x),
+    "channels": lambda x: jax.vmap(lambda c: jaxrnn.signal.convolve(c, jnp.asarray(KERNEL, x.dtype), "same"), 1, 1)(x),
     "batches": jax.jit(
         lambda x: jax.lax.map(lambda frame: jax.nn.relu(frame @ np.ones((WIDTH, 2), x.dtype)), x, batch_size=3)
     ),
@@ -150,7 +150,7 @@ def test_convolutions_as_in_jax(mode):
     @jax.jit  # one program for all of them
     def results(given):
         return [
-            [getattr(module, name)(a, v, mode) for module in (jaxrnn, jnp)]
+            [getattr(module, name)(a, v, mode) for module in (jaxrnn.signal, jnp)]
             for a, v in given
             for name in ("convolve", "correlate")
         ]
@@ -162,9 +162,9 @@ def test_convolutions_as_in_jax(mode):
 
 def test_errors_of_convolutions():
     x = jnp.ones(5)
-    check_refused(jaxrnn.InputError, "takes vectors", jaxrnn.convolve, x[:, None], x)
-    check_refused(jaxrnn.InputError, "'full', 'same' or 'valid'", jaxrnn.correlate, x, x, "circular")
-    check_refused(jaxrnn.InputError, "kernel of convolve must have a fixed size", jaxrnn.convolve, x, x[:0])
+    check_refused(jaxrnn.InputError, "takes vectors", jaxrnn.signal.convolve, x[:, None], x)
+    check_refused(jaxrnn.InputError, "'full', 'same' or 'valid'", jaxrnn.signal.correlate, x, x, "circular")
+    check_refused(jaxrnn.InputError, "kernel of convolve must have a fixed size", jaxrnn.signal.convolve, x, x[:0])
 
 
 # -- random numbers
@@ -274,7 +274,7 @@ def numbered(x):
 REFUSED = {
     "by a share": (lambda x: jax.image.resize(x, (3 * x.shape[0] // 2, WIDTH), "linear"), "jax.image.resize"),
     "cubic": (lambda x: jax.image.resize(x, (2 * x.shape[0], WIDTH), "cubic"), "by a whole factor.*nearest"),
-    "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.convolve"),
+    "the function of JAX": (lambda x: jnp.convolve(x[:, 0], x[:3, 0] * 0), "jaxrnn.signal.convolve"),
     "numbers by NumPy": (
         lambda x: x[np.arange(x.shape[0])],
         r"^the function cannot be traced[^\n]*\(np\.arange in test_stream_functions[^\n]*; call jnp\.arange[^\n]*$",
@@ -282,11 +282,11 @@ REFUSED = {
     "ones by NumPy": (lambda x: x + np.ones(x.shape, np.float32), "call jnp.ones"),
     "interpolated": (
         lambda x: jnp.interp(jnp.arange(9.0), jnp.arange(x.shape[0], dtype=x.dtype), x[:, 0]),
-        "jaxrnn.interp",
+        "jaxrnn.signal.interp",
     ),
     "convolved by Fourier transforms": (
         lambda x: jax.scipy.signal.fftconvolve(x[:, 0], jnp.ones(3)),
-        "jaxrnn.fftconvolve",
+        "jaxrnn.signal.fftconvolve",
     ),
     "spectra of SciPy's form": (lambda x: jax.scipy.signal.stft(x[:, 0], nperseg=8)[2], "jaxrnn.audio.stft"),
     "a callback": (lambda x: (jax.debug.callback(print, x), x)[1], "'debug_callback'.*move it outside"),

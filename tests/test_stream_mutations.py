@@ -13,7 +13,8 @@ import pytest
 from stream_functions import CASES
 from streaming_verifier import check_gradients, check_values
 
-from jaxrnn.streaming import functions, plan
+from jaxrnn.signal import scans
+from jaxrnn.streaming import plan
 from jaxrnn.streaming.dimensions import Timeline
 from jaxrnn.streaming.facts import Collected
 from jaxrnn.streaming.histories import History
@@ -168,7 +169,7 @@ VALUES = {
     "a carry keeps on counting": (Template, "with_array", lineage_of_the_first, ["a loop that counts"]),
     "values used before they are known": (elementwise, "earliest_delay", never_waits, ["beside the first frames"]),
     "an associative scan starts anew": (recurrence, "associative", starts_anew, ["linear recurrence"]),
-    "an associative scan carries too little": (functions, "needed", outputs_need_themselves, ["running softmax"]),
+    "an associative scan carries too little": (scans, "needed", outputs_need_themselves, ["running softmax"]),
     "slices begin at frame 0": (time_rules, "constant_value", lambda _: lambda start, size: 0, ["first frames cut"]),
 }
 

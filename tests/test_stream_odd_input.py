@@ -172,7 +172,7 @@ def combined(x):
         return first[0] * second[0], second[0] * first[1] + second[1]
 
     decays = jnp.full(x.shape, 0.5 + 0.5j, np.complex64)
-    return jnp.abs(jaxrnn.associative_scan(affine, (decays, x.astype(np.complex64)))[1])
+    return jnp.abs(jaxrnn.signal.associative_scan(affine, (decays, x.astype(np.complex64)))[1])
 
 
 @pytest.mark.thorough

@@ -231,7 +231,7 @@ TRACED = {
     ),
     "a repeated frame": (
         lambda x: x[lax.cummax(jnp.where(x[:, 0] > 0, jnp.arange(x.shape[0]), 0))],
-        "to repeat the last valid frame.*jaxrnn.associative_scan",
+        "to repeat the last valid frame.*jaxrnn.signal.associative_scan",
     ),
     "a condition on data": (lambda x: x if x[0, 0] > 0 else -x, r"test_stream_positions.*traced array"),
 }
@@ -256,7 +256,7 @@ def test_frames_of_static_indices_on_two_axes():
 
     def filled(x):
         keep = lambda a, b: (jnp.where(b[1], b[0], a[0]), a[1] | b[1])  # noqa: E731
-        return jaxrnn.associative_scan(keep, (x, x[:, :1] > 0))[0]
+        return jaxrnn.signal.associative_scan(keep, (x, x[:, :1] > 0))[0]
 
     check_values(carries, (8, 3))
     check_values(filled, (8, 3))

@@ -12,7 +12,7 @@ from refusals import check_refused
 from streaming_verifier import check_gradients, check_values
 from tiers import of_tiers
 
-import jaxrnn
+from jaxrnn import InputError, signal
 
 B, A = scipy.signal.butter(3, 0.3)
 SECTIONS = scipy.signal.butter(5, 0.2, output="sos")
@@ -24,14 +24,14 @@ def of(values, x):
     return jnp.asarray(values, x.dtype)
 
 
-CASES = {f"interp, {up}, {down}": lambda x, up=up, down=down: jaxrnn.interp(x, up, down) for up, down in RATIOS} | {
-    "lfilter": lambda x: jaxrnn.lfilter(of(B, x), of(A, x), x, 0),
-    "lfilter, with a state": lambda x: jaxrnn.lfilter(of(B, x), of(A, x), x.T, zi=of(np.ones((2, 3)), x)),
-    "lfilter, without recursion": lambda x: jaxrnn.lfilter(of(B, x), of([2.0], x), x, 0),
-    "sosfilt": lambda x: jaxrnn.sosfilt(of(SECTIONS, x), x, 0),
-    "sosfilt, with states": lambda x: jaxrnn.sosfilt(of(SECTIONS, x), x, 0, of(np.ones((3, 2, 2)), x)),
-    "fftconvolve, kernels": lambda x: jaxrnn.fftconvolve(x, of(KERNELS, x), "same", 0),
-    "fftconvolve, one kernel": lambda x: jaxrnn.fftconvolve(x.T, of(KERNELS[:, :1].T, x)),
+CASES = {f"interp, {up}, {down}": lambda x, up=up, down=down: signal.interp(x, up, down) for up, down in RATIOS} | {
+    "lfilter": lambda x: signal.lfilter(of(B, x), of(A, x), x, 0),
+    "lfilter, with a state": lambda x: signal.lfilter(of(B, x), of(A, x), x.T, zi=of(np.ones((2, 3)), x)),
+    "lfilter, without recursion": lambda x: signal.lfilter(of(B, x), of([2.0], x), x, 0),
+    "sosfilt": lambda x: signal.sosfilt(of(SECTIONS, x), x, 0),
+    "sosfilt, with states": lambda x: signal.sosfilt(of(SECTIONS, x), x, 0, of(np.ones((3, 2, 2)), x)),
+    "fftconvolve, kernels": lambda x: signal.fftconvolve(x, of(KERNELS, x), "same", 0),
+    "fftconvolve, one kernel": lambda x: signal.fftconvolve(x.T, of(KERNELS[:, :1].T, x)),
 }
 
 
@@ -68,11 +68,11 @@ def test_filters_as_in_scipy(axis):
     sizes = [1 if place == axis % 3 else size for place, size in enumerate(x.shape)]
     for b, a in ((B, A), (B, [2.0, 0.5]), ([0.5], A), (B, [2.0]), ([3.0], [2.0])):
         state = np.repeat(drawn(*sizes), max(len(b), len(a)) - 1, axis)
-        found = jax.jit(lambda *given, zi=state: (jaxrnn.lfilter(*given, axis), jaxrnn.lfilter(*given, axis, zi)))
+        found = jax.jit(lambda *given, zi=state: (signal.lfilter(*given, axis), signal.lfilter(*given, axis, zi)))
         one, both = found(of(b, x), of(a, x), x)
         assert_as((one, *both), (scipy.signal.lfilter(b, a, x, axis), *scipy.signal.lfilter(b, a, x, axis, state)))
     states = np.repeat(drawn(len(SECTIONS), *sizes), 2, axis % 3 + 1)
-    found = jax.jit(lambda *given: (jaxrnn.sosfilt(*given, axis), jaxrnn.sosfilt(*given, axis, states)))
+    found = jax.jit(lambda *given: (signal.sosfilt(*given, axis), signal.sosfilt(*given, axis, states)))
     one, both = found(of(SECTIONS, x), x)
     assert_as((one, *both), (scipy.signal.sosfilt(SECTIONS, x, axis), *scipy.signal.sosfilt(SECTIONS, x, axis, states)))
 
@@ -81,13 +81,13 @@ def test_filters_as_in_scipy(axis):
 def test_convolutions_as_in_scipy(mode):
     x = drawn(2, 3, 12)
     kernels = [(drawn(*shape), -1) for shape in ((2, 3, 5), (1, 3, 4), (2, 1, 1), (1, 1, 4))] + [(drawn(1, 2, 12), 1)]
-    found = jax.jit(lambda x: [jaxrnn.fftconvolve(x, v, mode, axis) for v, axis in kernels])(x)
+    found = jax.jit(lambda x: [signal.fftconvolve(x, v, mode, axis) for v, axis in kernels])(x)
     assert_as(found, [scipy.signal.fftconvolve(x, v, mode, axes=axis) for v, axis in kernels])
 
 
 def test_interpolation_as_in_numpy():
     rows = [drawn(3, size) for size in (0, 1, 2, 7, 8)]
-    found = jax.jit(lambda rows: [[jaxrnn.interp(x, *ratio, 1) for ratio in RATIOS] for x in rows])(rows)
+    found = jax.jit(lambda rows: [[signal.interp(x, *ratio, 1) for ratio in RATIOS] for x in rows])(rows)
     for x, each in zip(rows, found, strict=True):
         for (up, down), result in zip(RATIOS, each, strict=True):
             size = x.shape[1]
@@ -97,11 +97,11 @@ def test_interpolation_as_in_numpy():
 
 def test_errors():
     x = jnp.ones((5, 2))
-    check_refused(jaxrnn.InputError, "positive integers, not 1.5 and 1", jaxrnn.interp, x, 1.5)
-    check_refused(jaxrnn.InputError, "not a number", jaxrnn.interp, 1.0, 2)
-    check_refused(jaxrnn.InputError, "`a` of lfilter must be a vector", jaxrnn.lfilter, x[:, 0], x, x)
-    check_refused(jaxrnn.InputError, r"`zi` .* \(5, 1\)", jaxrnn.lfilter, x[:2, 0], x[:2, 0], x, zi=x)
-    check_refused(jaxrnn.InputError, r"\[sections, 6\]", jaxrnn.sosfilt, x, x)
-    check_refused(jaxrnn.InputError, "3 states along a first axis", jaxrnn.sosfilt, of(SECTIONS, x), x, zi=x)
-    check_refused(jaxrnn.InputError, "as many axes", jaxrnn.fftconvolve, x, x[0])
-    check_refused(jaxrnn.InputError, "the kernel of fftconvolve", jaxrnn.fftconvolve, x, x[:, :0])
+    check_refused(InputError, "positive integers, not 1.5 and 1", signal.interp, x, 1.5)
+    check_refused(InputError, "not a number", signal.interp, 1.0, 2)
+    check_refused(InputError, "`a` of lfilter must be a vector", signal.lfilter, x[:, 0], x, x)
+    check_refused(InputError, r"`zi` .* \(5, 1\)", signal.lfilter, x[:2, 0], x[:2, 0], x, zi=x)
+    check_refused(InputError, r"\[sections, 6\]", signal.sosfilt, x, x)
+    check_refused(InputError, "3 states along a first axis", signal.sosfilt, of(SECTIONS, x), x, zi=x)
+    check_refused(InputError, "as many axes", signal.fftconvolve, x, x[0])
+    check_refused(InputError, "the kernel of fftconvolve", signal.fftconvolve, x, x[:, :0])

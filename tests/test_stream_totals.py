@@ -39,7 +39,7 @@ def running_mean(x):
 FUNCTIONS = {
     "running sum": (jnp.cumsum, lambda frames: frames * LEVEL),
     "running mean": (running_mean, lambda frames: LEVEL),
-    "associative sum": (lambda x: jaxrnn.associative_scan(jnp.add, x), lambda frames: frames * LEVEL),
+    "associative sum": (lambda x: jaxrnn.signal.associative_scan(jnp.add, x), lambda frames: frames * LEVEL),
     "running product": (lambda x: lax.cumprod(x - x + np.float32(FACTOR)), lambda frames: FACTOR**frames),
     "running logsumexp": (lax.cumlogsumexp, lambda frames: LEVEL + math.log(frames)),
     "sum": (jnp.sum, lambda frames: frames * LEVEL),
@@ -269,14 +269,14 @@ def test_associative_sums():
 
     def moments(x):
         parts = {"count": jnp.ones_like(x), "sum": x, "squares": x * x}
-        return jaxrnn.associative_scan(lambda a, b: jax.tree.map(jnp.add, a, b), parts)
+        return jaxrnn.signal.associative_scan(lambda a, b: jax.tree.map(jnp.add, a, b), parts)
 
     streamed = check_values(moments, (20, 3))
     assert [entry.kind for entry in streamed.state].count("remainder") == 3
 
 
 def _kinds(function):
-    streamed = streamed_by(lambda x: jaxrnn.associative_scan(function, x), 1)
+    streamed = streamed_by(lambda x: jaxrnn.signal.associative_scan(function, x), 1)
     return sorted(entry.kind for entry in streamed.state if entry.kind != "counter")
 
 

@@ -497,6 +497,16 @@ CONTENTS = _mutants(
     ("weak ETags", "_files/stores.py", 'if "W/" not in each', "if each"),
 )
 
+HELD = "jaxprs/held.py"
+COPIES = _mutants(
+    "test_stream_modules.py",
+    ("modules in place of copies", HELD, "copy([*objects.values()])", "[*objects.values()]"),
+    ("functions that lead to modules", HELD, "reached |= grown", "break"),
+    ("all variables are copied", HELD, "types.CellType() if leads(cell) else cell", "types.CellType()"),
+    ("keyword defaults stay", HELD, "name: copied(value) for", "name: value for"),
+    ("global variables stay", HELD, "{name: copied(each.__globals__[name])", "{name: each.__globals__[name]"),
+)
+
 MUTANTS = [
     *VERIFICATION,
     *STATE,
@@ -516,6 +526,7 @@ MUTANTS = [
     *FOUND,
     *BOUNDED,
     *CONTENTS,
+    *COPIES,
 ]
 
 

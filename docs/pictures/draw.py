@@ -271,13 +271,13 @@ def overview() -> Figure:
 def parts() -> Figure:
     """Draw the packages, each above the packages that it imports."""
     rows = [
-        [("errors, _files, _jax", "exceptions; files and stores; types, precision, mesh axes", "nothing")],
+        [("errors, answers, comparison, _files, _jax", "exceptions; files and stores; types, mesh axes", "nothing")],
         [("cells", "LSTM, GRU, RNN, attention, convolutions; no ONNX", "input")],
         [("jaxprs", "evaluate, slice, walk; the schedule of a step; recognised cells", "input")],
-        [("steps, settings", "arrays, the protocol of a step, recordings; settings files", "input")],
-        [("onnx", "file, graph, program, state", "state"), ("streaming", "chunks, a rule per primitive", "state")],
-        [("model", "load, Model", "state")],
+        [("steps, signal, settings", "arrays, the protocol of a step; scans and filters; settings files", "input")],
         [("runtime", "Runner, StreamPool, compiled files", "state")],
+        [("onnx", "file, graph, program, state", "state"), ("streaming", "chunks, a rule per primitive", "state")],
+        [("model", "load, Model, load_cached", "state")],
         [("verification", "comparison with other engines, and of pulses with the whole", "output")],
         [("export", "a step as an ONNX file: rules, rewrites, metadata, flush", "output")],
         [("nnx, frameworks, training, evaluation, profiling, inspection, demo", "independent of each other", "output")],

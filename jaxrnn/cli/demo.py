@@ -53,9 +53,10 @@ def demo(
 
 def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the figures and the three signals."""
-    from jaxrnn.demo import PACKAGED, RATE, denoise, mixture, si_sdr
+    from jaxrnn.demo import PACKAGED, RATE, denoise, mixture
     from jaxrnn.demo.audio import hops
     from jaxrnn.model.loading import load
+    from jaxrnn.signal import si_sdr
 
     model = load(PACKAGED)
     clean, noisy = mixture(np.random.default_rng(seed), seconds, snr)

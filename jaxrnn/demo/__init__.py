@@ -16,7 +16,6 @@ from jaxrnn.demo.signals import Mixture, mix, mixture, voiced
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.runtime.runner import Runner
-from jaxrnn.si_sdr import si_sdr
 
 __all__ = [
     "PACKAGED",
@@ -28,7 +27,6 @@ __all__ = [
     "denoise_at_once",
     "mix",
     "mixture",
-    "si_sdr",
     "spectra_and_state",
     "synthesise",
     "voiced",

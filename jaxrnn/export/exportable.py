@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jaxrnn._files.messages import VALUE, describe
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.jaxprs.equations import is_key
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
@@ -192,7 +193,8 @@ def check_params(params: Any) -> None:
             raise InputError(f"{where} is being traced and has no values; call export_onnx outside of jit")
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise InputError(f"{where} is a shape without values: give the parameters")
-        numbers = isinstance(getattr(leaf, "dtype", None), np.dtype) and leaf.dtype.kind not in "OSUMm"
+        dtype = getattr(leaf, "dtype", None)
+        numbers = dtype.kind not in "OSUMm" if isinstance(dtype, np.dtype) else dtype is not None and is_key(dtype)
         if not numbers and not isinstance(leaf, (bool, int, float, complex)):
             raise InputError(f"{where} must be an array of JAX or NumPy, not {describe(leaf)}")
 

@@ -32,7 +32,7 @@ from jaxrnn.export.rewrites import REWRITES, WRITTEN_OUT, split_slices
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, make_value, maker_of, unused_name
 from jaxrnn.export.writer import shape_of as size_of
 from jaxrnn.jaxprs.canonical import canonical
-from jaxrnn.jaxprs.equations import shape_of, type_of, walk
+from jaxrnn.jaxprs.equations import is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.own import operator_p
 from jaxrnn.onnx.stepfile import FLUSH, FUNCTION, LITERT, STEP, StateNames, StepFile
 from jaxrnn.steps.specs import Arrays, ArraySpec
@@ -462,15 +462,16 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
     """Trace a function of parameters and named arrays in plain forms, with the caller's 64-bit setting.
 
     Complex arrays become pairs of real numbers along a last axis, the real part first, because ONNX engines have no
-    complex type.
+    complex type. Random keys among the parameters become their integers.
     """
     with_paths, structure = jax.tree_util.tree_flatten_with_path(params)
-    leaves = [leaf for _, leaf in with_paths]
+    given = [leaf for _, leaf in with_paths]
+    leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in given]
     results: list[Key] = []
 
     def flat(leaves: Any, arrays: Sequence[Any]) -> list[Any]:
-        given = {key: from_pairs(array, struct) for (key, struct), array in zip(inputs.items(), arrays, strict=True)}
-        outputs = function(structure.unflatten(leaves), given)
+        named = {key: from_pairs(array, struct) for (key, struct), array in zip(inputs.items(), arrays, strict=True)}
+        outputs = function(structure.unflatten(map(_as_given, given, leaves)), named)
         results[:] = outputs
         return [to_pairs(jnp.asarray(array)) for array in outputs.values()]
 
@@ -482,8 +483,17 @@ def trace(function: Callable[[Any, Keyed], Keyed], params: Any, inputs: Structs)
     values = [np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, closed.in_avals, strict=False)]
     paths = [path for path, _ in with_paths]
     # The avals of the jaxpr, not the given shapes: without 64-bit types JAX narrows the given types.
-    taken, given = closed.in_avals[len(leaves) :], closed.out_avals
-    return Traced(closed, values, paths, _named(stored, taken), _named(results, given))
+    taken = closed.in_avals[len(leaves) :]
+    return Traced(closed, values, paths, _named(stored, taken), _named(results, closed.out_avals))
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and is_key(leaf.dtype)
+
+
+def _as_given(given: Any, leaf: Any) -> Any:
+    """Return a leaf with the type of the given leaf: random keys from their integers."""
+    return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(given)) if _is_key(given) else leaf
 
 
 def _named(keys: Iterable[Key], avals: Sequence[Any]) -> Structs:

@@ -215,17 +215,29 @@ def known_results(equation: JaxprEqn, operands: Sequence[Any], *, keeps_quantize
     ordinary = all(isinstance(type_of(each), np.dtype) for each in variables)
     if ordinary and all(0 in shape_of_atom(variable) for variable in variables):
         return [np.zeros(shape_of_atom(variable), type_of(variable)) for variable in variables]
-    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    arrays = [known for each in zip(equation.invars, operands, strict=True) if (known := _known(*each)) is not None]
     if len(arrays) < len(operands) or is_platform_index(equation):
         return None
     if keeps_quantized and _stays_small(equation, arrays):
         return None
+    ordinary = ordinary and all(isinstance(each, np.ndarray) for each in arrays)
     known = computed(equation, arrays, thin) if ordinary else None
     if known is not None:
         return known
     with jax.ensure_compile_time_eval():
         results = bind(equation, list(map(jnp.asarray, arrays)))
     return [np.asarray(x) if isinstance(x.dtype, np.dtype) else x for x in results]
+
+
+def _known(atom: Any, operand: Any) -> Any:
+    """Return a constant as an array of NumPy, or of random keys; None if the operand is not known."""
+    if isinstance(operand, Complex) and is_key(type_of(atom)):
+        integers = [operand.real, operand.imag]
+        if not all(isinstance(each, np.ndarray) for each in integers):
+            return None
+        with jax.ensure_compile_time_eval():
+            return jax.random.wrap_key_data(jnp.stack(integers, -1), impl="threefry2x32")
+    return operand if isinstance(operand, np.ndarray) else None
 
 
 def _stays_small(equation: JaxprEqn, operands: Sequence[np.ndarray]) -> bool:

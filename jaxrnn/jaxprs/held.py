@@ -2,7 +2,8 @@
 
 A call can fill a cache: a table of positions in a buffer, an attribute, a dict, or a global variable. An exporter
 writes a filled cache as a constant, although the module would fill the cache again for a longer recording, and a trace
-leaves tracers that no later call can use. So all that the code can reach is put back.
+leaves tracers that no later call can use. So all that the code can reach is put back. Objects that refuse changes in a
+trace are copied for a call instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gc
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -187,7 +188,7 @@ class Held:
             contents = {name: known[name] for name in names if name in known}
             contents = {name: value for name, value in contents.items() if not isinstance(value, types.ModuleType)}
             yield from self._entries(str(path), known, "globals", contents)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for name, cell in _cells(function).items():
             with contextlib.suppress(ValueError):  # an empty cell
                 yield from self._entries(function.__qualname__, cell, "cell", {name: cell.cell_contents})
         yield from ((function.__qualname__, each) for each in (function.__defaults__, function.__kwdefaults__))
@@ -228,6 +229,105 @@ class Held:
             (kind.extend if kind in (list, deque) else kind.update)(thing, contents)
         else:
             kind.write(thing, contents)
+
+
+def with_copies(
+    function: types.FunctionType, kinds: tuple[type, ...], copy: Callable[[list[Any]], list[Any]]
+) -> Callable[..., Any]:
+    """Return a function that calls `function` on copies of the objects of some classes that its code names.
+
+    The objects are in closures, global variables and defaults of the function, and of functions that it names, also in
+    a tuple, list or dict. Without such an object, the result is the function itself.
+
+    Args:
+        function: a function of Python, which stays as it is.
+        kinds: the classes.
+        copy: returns copies of all objects of a call, which share what the objects share.
+    """
+    reached, objects = _leading_to(function, kinds)
+    if not objects:
+        return function
+
+    def leads(cell: types.CellType) -> bool:
+        """Return True if a variable of a closure leads to an object. Other variables stay shared with the caller."""
+        with contextlib.suppress(ValueError):  # an empty cell
+            return any(id(each) in objects or id(each) in reached for each in _parts(cell.cell_contents))
+        return False
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        copies = dict(zip(objects, copy([*objects.values()]), strict=True))
+
+        def copied(value: Any) -> Any:
+            """Return the copy of a value; the value itself if it leads to no object."""
+            if not any(id(each) in copies for each in _parts(value)):
+                return value
+            if type(value) is dict:
+                return {key: copies.get(id(each), each) for key, each in value.items()}
+            if type(value) in (list, tuple):
+                return type(value)(copies.get(id(each), each) for each in value)
+            return copies[id(value)]
+
+        scopes = {id(each.__globals__): dict(each.__globals__) for each in reached.values()}
+        cells = {}
+        for key, each in reached.items():
+            for cell in each.__closure__ or ():
+                cells.setdefault(id(cell), types.CellType() if leads(cell) else cell)
+            closure = tuple(cells[id(cell)] for cell in each.__closure__ or ())
+            made = types.FunctionType(each.__code__, scopes[id(each.__globals__)], each.__name__, None, closure)
+            made.__dict__, made.__qualname__ = each.__dict__, each.__qualname__
+            copies[key] = made
+        for key, each in reached.items():
+            made, scope = copies[key], scopes[id(each.__globals__)]
+            made.__defaults__ = tuple(map(copied, each.__defaults__ or ()))
+            made.__kwdefaults__ = {name: copied(value) for name, value in (each.__kwdefaults__ or {}).items()}
+            scope.update({name: copied(each.__globals__[name]) for name in _names_in(each.__code__) & scope.keys()})
+            for cell in filter(leads, each.__closure__ or ()):
+                cells[id(cell)].cell_contents = copied(cell.cell_contents)
+        return copies[id(function)](*arguments, **named)
+
+    return call
+
+
+def _leading_to(
+    function: types.FunctionType, kinds: tuple[type, ...]
+) -> tuple[dict[int, types.FunctionType], dict[int, Any]]:
+    """Return the functions from which objects of some classes are reached by name, and the objects, by identity."""
+    named: dict[int, list[Any]] = {}
+    functions: dict[int, types.FunctionType] = {}
+    pending = [function]
+    while pending:
+        each = pending.pop()
+        if id(each) not in functions:
+            functions[id(each)], named[id(each)] = each, (values := _named_values(each))
+            own = (value for value in values if isinstance(value, types.FunctionType))
+            pending += [value for value in own if not _is_of_library(value.__module__)]
+    objects = {id(value): value for values in named.values() for value in values if isinstance(value, kinds)}
+    reached = {key for key, values in named.items() if any(id(value) in objects for value in values)}
+    while grown := {key for key in functions.keys() - reached if any(id(value) in reached for value in named[key])}:
+        reached |= grown
+    return {key: functions[key] for key in reached}, objects
+
+
+def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def _named_values(function: types.FunctionType) -> list[Any]:
+    """Return the values of the variables and defaults that the code of a function names."""
+    scope = function.__globals__
+    values = [scope[name] for name in _names_in(function.__code__) & scope.keys()]
+    for cell in _cells(function).values():
+        with contextlib.suppress(ValueError):  # an empty cell
+            values.append(cell.cell_contents)
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [part for value in values for part in _parts(value)]
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return a value and the values in a container."""
+    inside = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return [value, *inside]
 
 
 def _now(kept: _Snapshot) -> Any:

@@ -6,11 +6,9 @@ from jaxrnn.jaxprs.primitives import Entry
 from jaxrnn.steps.stepper import Flushed
 from jaxrnn.streaming import rules as _rules  # noqa: F401  (registers them)
 from jaxrnn.streaming.checking import check
-from jaxrnn.streaming.functions import associative_scan, convolve, correlate
 from jaxrnn.streaming.futures import Bounded, BoundedPlace, bounded
 from jaxrnn.streaming.interpreter import register
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.signals import fftconvolve, interp, lfilter, sosfilt
 from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.transform import stream
 from jaxrnn.streaming.values import Chunk, FinalValue
@@ -24,16 +22,9 @@ __all__ = [
     "Flushed",
     "Pass",
     "Streamed",
-    "associative_scan",
     "bounded",
     "check",
-    "convolve",
-    "correlate",
-    "fftconvolve",
-    "interp",
-    "lfilter",
     "register",
-    "sosfilt",
     "stream",
 ]
 __dir__ = __all__.copy

@@ -26,9 +26,9 @@ from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.canonical import called
 from jaxrnn.jaxprs.equations import bind, evaluate, inner_jaxprs, read, read_by, run, shape_of, variables
 from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.signal.scans import is_mark, without_mark
 from jaxrnn.streaming.diagnostics import Path, describe_equation, node_scope_of
 from jaxrnn.streaming.dimensions import out_shape, symbolic_axes
-from jaxrnn.streaming.functions import is_mark, without_mark
 from jaxrnn.streaming.rewriting import bind_at_sizes, bind_in_place, sized
 from jaxrnn.streaming.statistics import (
     Analysis,

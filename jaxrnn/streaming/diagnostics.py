@@ -234,7 +234,9 @@ _PYTHON = re.compile(r"\b(?:jax|jnp|lax|np|jaxrnn)\.|fori_loop")
 _POSITIONS = "select by position instead: jnp.where(jnp.arange(x.shape[0]) == 0, value, x) sets the first frame"
 _OUTSIDE = "move it outside, to the inputs and outputs of a step"
 
-_TAKES_PLACE = "call jaxrnn.{}, which takes the same arguments; in code that is not yours, give `substitute=True`"
+_TAKES_PLACE = (
+    "call jaxrnn.signal.{}, which takes the same arguments; in code that is not yours, give `substitute=True`"
+)
 
 #: Hints, keyed by the usual spelling of the function.
 _CALLS = {
@@ -246,12 +248,12 @@ _CALLS = {
     "jnp.flip": "run forwards in time",
     "jnp.convolve": _TAKES_PLACE.format("convolve"),
     "jnp.correlate": _TAKES_PLACE.format("correlate"),
-    "jax.scipy.signal.convolve": "call jaxrnn.convolve or jaxrnn.fftconvolve",
-    "jax.scipy.signal.correlate": "call jaxrnn.correlate",
-    "jax.scipy.signal.fftconvolve": "call jaxrnn.fftconvolve, which convolves along an axis",
+    "jax.scipy.signal.convolve": "call jaxrnn.signal.convolve or jaxrnn.signal.fftconvolve",
+    "jax.scipy.signal.correlate": "call jaxrnn.signal.correlate",
+    "jax.scipy.signal.fftconvolve": "call jaxrnn.signal.fftconvolve, which convolves along an axis",
     "jax.scipy.signal.istft": "call jaxrnn.audio.istft",
     "jax.scipy.signal.stft": "call jaxrnn.audio.stft",
-    "jnp.interp": "call jaxrnn.interp, which interpolates time at a fixed ratio",
+    "jnp.interp": "call jaxrnn.signal.interp, which interpolates time at a fixed ratio",
     "lax.map": "leave out batch_size= (a stream computes one pulse at a time)",
     "jax.image.resize": "resize time by a whole factor with the method nearest, or enlarge it with linear",
     "jax.ops.segment_sum": "sum segments of equal length by a reshape: x.reshape(-1, 4, *x.shape[1:]).sum(1), with "

@@ -21,8 +21,8 @@ import jax.scipy.signal
 import numpy as np
 from jax import lax
 
+from jaxrnn.signal import associative_scan, convolve, correlate
 from jaxrnn.streaming.dimensions import symbolic_axes
-from jaxrnn.streaming.functions import associative_scan, convolve, correlate
 
 #: True in a thread that traces with substitutes.
 _asked: ContextVar[bool] = ContextVar("asked", default=False)

@@ -12,6 +12,7 @@ import functools
 import operator
 import pickle
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from jaxrnn.answers import Unknown
 from jaxrnn.cells.forms import Types, plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, is_count
 from jaxrnn.jaxprs.equations import is_key, trace, walk
-from jaxrnn.jaxprs.held import Held
+from jaxrnn.jaxprs.held import Held, with_copies
 from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.streaming.blocks import without_blocks
 from jaxrnn.streaming.comparison import TraceComparison
@@ -655,7 +656,8 @@ def as_function(function: Any) -> Callable[..., Any]:
     """Return the function that is traced for a function or module; refuse a linen module, which contains no parameters.
 
     A call of an NNX module may change variables, such as random counters and running statistics. Flax allows changes
-    only in the trace that created the variables. So each trace calls a copy of the module, and changes are lost.
+    only in the trace that created the variables. So each trace calls a copy of the module, or of the modules and
+    variables that the function closes over, and changes are lost.
     """
     if isinstance(function, functools.partial):
         return functools.partial(as_function(function.func), *function.args, **function.keywords)
@@ -666,6 +668,8 @@ def as_function(function: Any) -> Callable[..., Any]:
             "`jaxrnn.stream(module.apply, ..., params=variables)`, with `variables = module.init(key, x)`"
         )
     module = getattr(function, "__self__", function)
+    if nnx is not None and isinstance(function, types.FunctionType):
+        return with_copies(function, (nnx.Pytree, nnx.State, nnx.Variable), nnx.clone)
     if nnx is None or not isinstance(module, nnx.Module):
         return function
     method = getattr(function, "__func__", type(module).__call__)

@@ -254,13 +254,13 @@ def signals(w: Writer) -> Line:
     text, most, seed, k = w.limited(v), w.most(v), w.draw.randrange(9), w.draw.randint(1, 3)
     up = w.draw.choice([1, 2, 2])
     forms = [(f"filtered({text}, {seed}, {w.draw.random() < 0.5})", 6 * FRAMES * most)]
-    forms += [(f"{up} * jaxrnn.interp({text}, {up}, {k})", up * most)]
+    forms += [(f"{up} * jaxrnn.signal.interp({text}, {up}, {k})", up * most)]
     shape = f"{k}, {', '.join(['1'] * len(v.rest))}".rstrip(", ")
     mode = w.draw.choice(["full", "same", "valid"])
-    forms += [(f"jaxrnn.fftconvolve({text}, taps({seed}, {shape}), {mode!r}, 0)", 6 * most)]
+    forms += [(f"jaxrnn.signal.fftconvolve({text}, taps({seed}, {shape}), {mode!r}, 0)", 6 * most)]
     if len(v.rest) == 1:
         forms += [(f"shifted({text}, {w.draw.randint(1, v.rest[0])})", v.rest[0] * most)] * 2
-        forms += [(f"jaxrnn.fftconvolve({text}, taps({seed}, {k}, {v.rest[0]}), {mode!r}, 0)", 6 * most)]
+        forms += [(f"jaxrnn.signal.fftconvolve({text}, taps({seed}, {k}, {v.rest[0]}), {mode!r}, 0)", 6 * most)]
     if len(v.rest) == 1 and v.rest[0] <= 4:
         forms += [(f"solved({text}, {seed})", 3 ** v.rest[0] * most)] * 2
     return w.draw.choice(forms)

@@ -114,7 +114,7 @@ def linear(x, axis):
     def affine(first, second):
         return first[0] * second[0], second[0] * first[1] + second[1]
 
-    return jaxrnn.associative_scan(affine, (jnp.sign(x), x), axis=axis)
+    return jaxrnn.signal.associative_scan(affine, (jnp.sign(x), x), axis=axis)
 
 
 def overlapped(x, hop, surplus):
@@ -135,7 +135,7 @@ def shifted(x, hop):
 def filtered(x, seed, sections):
     """A filter whose poles are 0 and 1."""
     b, a = taps(seed, 3), jnp.array([1.0, -1.0, 0.0])
-    return jaxrnn.sosfilt(jnp.concatenate([b, a])[None], x, 0) if sections else jaxrnn.lfilter(b, a, x, 0)
+    return jaxrnn.signal.sosfilt(jnp.concatenate([b, a])[None], x, 0) if sections else jaxrnn.signal.lfilter(b, a, x, 0)
 
 
 def solved(x, seed):

@@ -285,7 +285,7 @@ LAYERS = CONVOLUTIONS | POOLING | SIGNALS | NORMALIZATION | RECURRENT | ATTENTIO
 REFUSED = {
     # `signal.frame` counts frames with NumPy.
     **{name: "call jnp.arange" for name in LAYERS if name.startswith(("Frame", "STFT", "LocalDotProduct"))},
-    "RGLRU, associative_native": "call jaxrnn.associative_scan",  # in recurrentgemma
+    "RGLRU, associative_native": "call jaxrnn.signal.associative_scan",  # in recurrentgemma
     # Each frame needs the whole recording.
     "Bidirectional": "reverses time",
     "DotProductSelfAttention, all of the past": "each frame depends on all earlier frames",

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 import jaxrnn
-from jaxrnn.demo import RATE, si_sdr, signals
+from jaxrnn.demo import RATE, signals
 from jaxrnn.demo.audio import Samples, draw_spectrograms
+from jaxrnn.signal import si_sdr
 from tools.examples import import_example
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item, model_path, read_part, save_sound

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import jaxrnn
-from jaxrnn.demo import PACKAGED, denoise_at_once, si_sdr
+from jaxrnn.demo import PACKAGED, denoise_at_once
+from jaxrnn.signal import si_sdr
 from tools.examples import EXAMPLES, import_example
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item, save_sound

@@ -8,8 +8,9 @@ import numpy as np
 
 import jaxrnn
 from jaxrnn.audio import Frames, Network, Waveform
-from jaxrnn.demo import PACKAGED, mixture, si_sdr
+from jaxrnn.demo import PACKAGED, mixture
 from jaxrnn.demo.audio import Samples, draw_spectrograms
+from jaxrnn.signal import si_sdr
 from tools.gallery import drawing
 from tools.gallery.entry import Entry, Figures, Item, save_sound
 

@@ -29,7 +29,7 @@ from jaxrnn.evaluation.metrics.protocol import (
     over_whole,
     real,
 )
-from jaxrnn.si_sdr import energies_of_sums
+from jaxrnn.signal.distortion import energies_of_sums
 
 #: The lowest SI-SDR and SDR in dB, which silent outputs have: the range of the loss `jaxrnn.training.losses.si_sdr`.
 FLOOR = -100.0
@@ -117,10 +117,10 @@ def si_sdr(called: str = "si_sdr", output: str | None = None) -> Metric:
     """Make SI-SDR of a sound against a reference, in dB; higher is better.
 
     SI-SDR is the energy of the output along the reference over the remaining energy, after subtracting means
-    (`jaxrnn.si_sdr`). A scaled copy of the reference has an infinite value. A silent or constant output and an output
-    orthogonal to the reference have -100 dB, the lowest value, so that a system which fails does not get a better mean.
-    Scheibler, "SDR - medium rare with fast computations", ICASSP 2022, limits values in the same way. A constant
-    reference and non-finite sound have no value.
+    (`jaxrnn.signal.si_sdr`). A scaled copy of the reference has an infinite value. A silent or constant output and an
+    output orthogonal to the reference have -100 dB, the lowest value, so that a system which fails does not get a
+    better mean. Scheibler, "SDR - medium rare with fast computations", ICASSP 2022, limits values in the same way. A
+    constant reference and non-finite sound have no value.
     """
     return _of_sound("si_sdr", Column(called, "dB"), output, 9, lambda x, s, source: _moments(x, s), _si_sdr)
 

@@ -208,8 +208,8 @@ _HINT = "read frames at fixed positions, at a fixed step, or up to a fixed dista
 
 
 _CARRIED = (
-    "to repeat the last valid frame, carry the frame: jaxrnn.associative_scan(lambda a, b: (jnp.where(b[1], b[0], "
-    "a[0]), a[1] | b[1]), (x, valid))[0]"
+    "to repeat the last valid frame, carry the frame: jaxrnn.signal.associative_scan(lambda a, b: "
+    "(jnp.where(b[1], b[0], a[0]), a[1] | b[1]), (x, valid))[0]"
 )
 
 

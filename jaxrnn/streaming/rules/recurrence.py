@@ -22,9 +22,9 @@ from jaxrnn.cells.forms import by_platform, is_plain
 from jaxrnn.jaxprs.equations import evaluate, is_key, shape_of, type_of, walk
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.jaxprs.scanning import scan_recognised
+from jaxrnn.signal.scans import parts_of_carry, without_mark
 from jaxrnn.streaming.diagnostics import BOUNDED
 from jaxrnn.streaming.dimensions import Timeline, in_shape, is_symbolic, reads_length
-from jaxrnn.streaming.functions import parts_of_carry, without_mark
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union

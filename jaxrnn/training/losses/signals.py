@@ -14,7 +14,7 @@ import numpy as np
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn.audio.frames import Frames, window_values
 from jaxrnn.errors import InputError
-from jaxrnn.si_sdr import energies
+from jaxrnn.signal.distortion import energies
 from jaxrnn.training.losses.frames import (
     Arrays,
     Loss,
@@ -196,7 +196,7 @@ def si_sdr(
     zero_mean: bool = False,
     limit: float = 100.0,
 ) -> Loss:
-    """Build the negative scale-invariant signal-to-distortion ratio (`jaxrnn.si_sdr`) in dB.
+    """Build the negative scale-invariant signal-to-distortion ratio (`jaxrnn.signal.si_sdr`) in dB.
 
     A whole array is one signal. Samples of spectra are the real and imaginary parts.
 

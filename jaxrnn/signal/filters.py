@@ -1,10 +1,11 @@
-"""Filters and changes of rate that stream, in place of functions that need the number of samples as an integer."""
+"""Convolutions, filters and changes of rate for symbolic lengths, which functions of JAX need as integers."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -12,8 +13,62 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from jaxrnn._jax import varying
 from jaxrnn.errors import InputError, is_count
-from jaxrnn.streaming.dimensions import is_symbolic
-from jaxrnn.streaming.functions import pads_of
+
+
+def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """Convolve a vector with a kernel, like ``jax.numpy.convolve``, also for a symbolic size of the vector.
+
+    For n elements of `a` and k elements of `v`, the result has ``n + k - 1`` elements in mode "full", n in mode "same",
+    and ``max(n - k + 1, 0)`` in mode "valid". JAX's function differs if ``n < k``: it exchanges the vector and the
+    kernel.
+
+    Args:
+        a: the vector, such as samples over time.
+        v: the kernel, of a fixed size of at least 1.
+        mode: "full", "same" or "valid".
+        precision: as in JAX.
+        preferred_element_type: as in JAX.
+
+    Raises:
+        InputError: an operand is not a vector, the size of `v` is symbolic or 0, or the mode is unknown.
+    """
+    return _correlated("convolve", a, jnp.flip(v), mode, precision, preferred_element_type)
+
+
+def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """Correlate a vector with a kernel, like ``jax.numpy.correlate``, also for a symbolic size of the vector.
+
+    Sizes, arguments and errors are as in `convolve`.
+    """
+    return _correlated("correlate", a, jnp.conj(v), mode, precision, preferred_element_type)
+
+
+def _correlated(name: str, a: Any, v: Any, mode: str, precision: Any, preferred_element_type: Any) -> Any:
+    a, v = jnp.asarray(a), jnp.asarray(v)
+    if a.ndim != 1 or v.ndim != 1:
+        raise InputError(f"{name} takes vectors, not arrays of shapes {a.shape} and {v.shape}; use jax.vmap")
+    pads = _pads_of(name, v.shape[0], mode)
+    dtype = jnp.promote_types(a.dtype, v.dtype)
+    if preferred_element_type is None and not jnp.issubdtype(dtype, jnp.inexact):
+        dtype = jnp.result_type(float)
+    return lax.conv_general_dilated(
+        a.astype(dtype)[None, None],
+        v.astype(dtype)[None, None],
+        (1,),
+        [pads],
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )[0, 0]
+
+
+def _pads_of(name: str, size: Any, mode: str) -> tuple[int, int]:
+    """Return the zeros before and after a signal that a kernel of a size reads, after a check."""
+    if jax.export.is_symbolic_dim(size) or not size:
+        raise InputError(f"the kernel of {name} must have a fixed size of at least 1, not {size}")
+    pads = {"full": (size - 1, size - 1), "same": (size // 2, size - size // 2 - 1), "valid": (0, 0)}
+    if mode not in pads:
+        raise InputError(f"the mode of {name} must be 'full', 'same' or 'valid', not {mode!r}")
+    return pads[mode]
 
 
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axis: int = -1) -> Any:
@@ -37,7 +92,7 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axis: int = -1) -> Any:
     axis = _time_axis("fftconvolve", in1, axis)
     signals, kernels = jnp.moveaxis(in1, axis, -1), jnp.moveaxis(in2, axis, -1)
     size, taps = signals.shape[-1], kernels.shape[-1]
-    pads = pads_of("fftconvolve", taps, mode)
+    pads = _pads_of("fftconvolve", taps, mode)
     shape = jnp.broadcast_shapes(signals.shape[:-1], kernels.shape[:-1])
     # One kernel for all signals is a batch; a kernel for each signal is a group of channels.
     count = math.prod(kernels.shape[:-1])
@@ -157,7 +212,7 @@ def interp(x: Any, up: int, down: int = 1, axis: int = 0) -> Any:
     axis, shared = _time_axis("interp", x, axis), math.gcd(up, down)
     up, down = up // shared, down // shared
     size = x.shape[axis]
-    if not is_symbolic(size) and not size:
+    if isinstance(size, int) and not size:
         return x
     blocks, count = -(-size // down), -(-size * up // down)
     last = lax.slice_in_dim(x, size - 1, size, axis=axis)

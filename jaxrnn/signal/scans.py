@@ -1,8 +1,8 @@
-"""JAX's `convolve`, `correlate` and `associative_scan`, extended to the symbolic lengths of `stream`.
+"""JAX's `associative_scan`, extended to the symbolic lengths of `stream`.
 
-For a symbolic length, the sums of an associative scan become ``jax.lax.cumsum``, which `stream` runs with exact totals.
-Other functions become a loop that carries the prefix. The body of this loop contains a marker primitive, so `stream`
-recognises the loop and may run the loop in parallel.
+For a symbolic length, sums become ``jax.lax.cumsum``, which `stream` runs with exact totals. Other functions become a
+loop that carries the prefix. The body of this loop contains a marker primitive, so `stream` recognises the loop and may
+run the loop in parallel.
 
 Source: Blelloch, "Prefix Sums and Their Applications", 1990.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -24,63 +25,6 @@ from jaxrnn._jax import varying
 from jaxrnn._jax.versions import Scan
 from jaxrnn.errors import InputError
 from jaxrnn.jaxprs.equations import bind, needed, read_by, shape_of, type_of, variables
-from jaxrnn.streaming.dimensions import is_symbolic
-
-
-def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Convolve a vector with a kernel, like ``jax.numpy.convolve``, also for a symbolic size of the vector.
-
-    For n elements of `a` and k elements of `v`, the result has ``n + k - 1`` elements in mode "full", n in mode "same",
-    and ``max(n - k + 1, 0)`` in mode "valid". JAX's function differs if ``n < k``: it exchanges the vector and the
-    kernel.
-
-    Args:
-        a: the vector, such as samples over time.
-        v: the kernel, of a fixed size of at least 1.
-        mode: "full", "same" or "valid".
-        precision: as in JAX.
-        preferred_element_type: as in JAX.
-
-    Raises:
-        InputError: an operand is not a vector, the size of `v` is symbolic or 0, or the mode is unknown.
-    """
-    return _correlated("convolve", a, jnp.flip(v), mode, precision, preferred_element_type)
-
-
-def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Correlate a vector with a kernel, like ``jax.numpy.correlate``, also for a symbolic size of the vector.
-
-    Sizes, arguments and errors are as in `convolve`.
-    """
-    return _correlated("correlate", a, jnp.conj(v), mode, precision, preferred_element_type)
-
-
-def _correlated(name: str, a: Any, v: Any, mode: str, precision: Any, preferred_element_type: Any) -> Any:
-    a, v = jnp.asarray(a), jnp.asarray(v)
-    if a.ndim != 1 or v.ndim != 1:
-        raise InputError(f"{name} takes vectors, not arrays of shapes {a.shape} and {v.shape}; use jax.vmap")
-    pads = pads_of(name, v.shape[0], mode)
-    dtype = jnp.promote_types(a.dtype, v.dtype)
-    if preferred_element_type is None and not jnp.issubdtype(dtype, jnp.inexact):
-        dtype = jnp.result_type(float)
-    return lax.conv_general_dilated(
-        a.astype(dtype)[None, None],
-        v.astype(dtype)[None, None],
-        (1,),
-        [pads],
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )[0, 0]
-
-
-def pads_of(name: str, size: Any, mode: str) -> tuple[int, int]:
-    """Return the zeros before and after a signal that a kernel of a size reads, after a check."""
-    if is_symbolic(size) or not size:
-        raise InputError(f"the kernel of {name} must have a fixed size of at least 1, not {size}")
-    pads = {"full": (size - 1, size - 1), "same": (size // 2, size - size // 2 - 1), "valid": (0, 0)}
-    if mode not in pads:
-        raise InputError(f"the mode of {name} must be 'full', 'same' or 'valid', not {mode!r}")
-    return pads[mode]
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
@@ -94,7 +38,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         def affine(first, second):  # h -> a * h + b, applied twice
             return first[0] * second[0], second[0] * first[1] + second[1]
 
-        _, h = jaxrnn.associative_scan(affine, (a, b))  # h[t] = a[t] * h[t - 1] + b[t], from h[-1] = 0
+        _, h = jaxrnn.signal.associative_scan(affine, (a, b))  # h[t] = a[t] * h[t - 1] + b[t], from h[-1] = 0
 
     For a fixed size, the function calls JAX. For a symbolic size, the function is a loop, which `stream` runs in
     parallel over the frames of a pulse, except on CPUs, where the loop is faster.
@@ -119,7 +63,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         return lax.associative_scan(fn, elems, reverse=reverse, axis=axis)
     along = normalize_axis_index(axis, np.ndim(leaves[0]))
     sizes = [np.shape(leaf)[along] if along < np.ndim(leaf) else None for leaf in leaves]
-    if not any(size is not None and is_symbolic(size) for size in sizes):
+    if not any(size is not None and jax.export.is_symbolic_dim(size) for size in sizes):
         return lax.associative_scan(fn, elems, reverse=reverse, axis=along)  # JAX takes no negative axis with reverse
     if len(set(map(str, sizes))) > 1:
         raise ValueError(
