@@ -296,7 +296,7 @@ def test_an_error_of_our_own_is_not_taken_for_one_of_the_function(monkeypatch):
         ({"axes": 2}, r"2 as the time axis of x, which has 2 axes"),
         ({"axes": "time"}, "'time' as the time axis"),
         ({"axes": None}, "no leaf of the example has a time axis"),
-        ({"axes": {"x": 0}}, "pytree of integers that fits"),
+        ({"axes": {"x": 0}}, "tree of integers like the example, such as 0"),
         ({"axes": 0, "pulse": 0}, "pulse must be a positive number of input frames"),
         ({"axes": 0, "pulse": 1.5}, "pulse must be a positive number of input frames"),
         ({"axes": 0, "multiple": 0}, "multiple must be a positive number of frames, not 0"),
