@@ -291,6 +291,28 @@ def test_networks_in_a_row(tmp_path):
     assert "multiply unmodified frames by 4" in built.description[-1]
 
 
+def test_results_over_frames(tmp_path):
+    """A result of each hop, also where the hop does not divide the frame, beside the sound of a mask."""
+    first, second = (jaxrnn.load(write(tmp_path / f"{write.__name__}.onnx")) for write in (step_model, samples_model))
+    heard = Network(second, gives="result")
+    both = Waveform([Network(first, gives="mask"), heard], Frames(SIZE, HOP, "sqrt_hann"))
+    masked_only = Waveform(both.networks[0], both.frames)
+    assert [each.name for each in both.outputs] == ["audio", "y"]
+    for built, length in ((both, 1), (both, 24), (Waveform(heard, Frames(SIZE, 3)), 7)):
+        x, frames = noise(length), built.frames
+        found = built({"samples": x})
+        streamed = built.stream().run(built.params, {"samples": x})
+        assert found.keys() == streamed.keys()
+        for name, values in found.items():
+            np.testing.assert_allclose(streamed[name], values, atol=TOLERANCE)
+        seen = frames.cut(np.pad(x, (0, -length % frames.hop)))
+        if built is both:
+            np.testing.assert_allclose(found["audio"], masked_only({"samples": x})["audio"], atol=TOLERANCE)
+            spectrum = frames.transform(seen)
+            seen = frames.inverse(by_steps(first)(np.asarray(spectrum)))
+        np.testing.assert_allclose(found["y"], np.tanh(seen)[: -(-length // frames.hop)], atol=TOLERANCE)
+
+
 MISTAKES = {
     "hop": (
         lambda m: Waveform(Network(m["step"], gives="mask"), Frames(8, 3)),
@@ -351,7 +373,7 @@ MISTAKES = {
     ),
     "role": (
         lambda m: Network(m["step"], gives="masks"),
-        "gives` must be one of samples, mask, magnitude, spectrum, not 'masks' (did you mean 'mask'?)",
+        "gives` must be one of samples, mask, magnitude, spectrum, result, not 'masks' (did you mean 'mask'?)",
     ),
     "exponent": (lambda m: Network(m["step"], exponent=0), "exponent` must be a number above 0"),
 }

@@ -17,6 +17,7 @@ from jax import lax
 
 from jaxrnn._files.messages import VALUE, short_repr
 from jaxrnn._jax.context import exact_types
+from jaxrnn.audio.networks import in_front
 from jaxrnn.audio.recordings import SAMPLES
 from jaxrnn.audio.sounds import check_rate
 from jaxrnn.errors import InputError
@@ -24,12 +25,10 @@ from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.steps.recordings import scan_steps, time_axis
 from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import Bound, Stepper
-from jaxrnn.steps.stepspec import OutputSpec, StepSpec
+from jaxrnn.steps.stepspec import StepSpec
 
 #: The largest number of frames in a chunk of all recordings of a batch: a gibibyte of sound.
 MAX_FRAMES = 2**28
-#: The largest number of samples in a frame of a chain.
-MAX_SIZE = 2**20
 
 
 @short_repr
@@ -242,18 +241,13 @@ class BatchedStepper:
         with jax.ensure_compile_time_eval():  # the first call can come inside a trace
             return Bound(self.stepper, self._params, dims=dims).packed().params
 
+    def bound_to(self, params: Any, frames: int) -> Bound:
+        """Return the step of one stream with packed parameters, in pulses of this many frames if that is possible."""
+        return self._bound.with_params(params).with_pulse(frames)
+
     def start(self, batch: int) -> Any:
         """Return the state of a batch before the first frame, with a leading batch axis."""
         return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), self._bound.start())
-
-    def fitted(self, each: ArraySpec, elements: int) -> ArraySpec:
-        """Return the input for one frame, with the open dimension sized for ``elements`` numbers."""
-        spec = self.spec
-        one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
-        known = math.prod(size for size in one.shape or () if isinstance(size, int))
-        if one.shape is None or len(one.symbols) > 1 or (elements % known if one.symbols else elements != known):
-            raise InputError(f"{spec.label}: a frame of {elements} numbers does not fit {one}")
-        return one.sized(dict.fromkeys(one.symbols, elements // known))
 
     def advance(
         self, params: Any, state: Any, frames: Mapping[str, jax.Array], counts: jax.Array, *, ending: bool
@@ -264,20 +258,25 @@ class BatchedStepper:
         the order of the input's elements. ``counts``, ``int32[batch]``, are the frames that belong to each stream.
         ``ending`` is True if a stream ends in these frames.
         """
-        bound = self._bound.with_params(params).with_pulse(next(iter(frames.values())).shape[1])
-        outputs = {each.name: each for each in self.spec.outputs}
+        bound = self.bound_to(params, next(iter(frames.values())).shape[1])
+        axes = {each.name: each.time_axis or 0 for each in self.spec.outputs}
 
         def one(state: Any, frames: Mapping[str, jax.Array], count: jax.Array) -> tuple[dict[str, Piece], Any]:
             inputs = {each.name: self._input(each, frames[each.name]) for each in self.spec.inputs}
             arrays, counts, after = advance_one(bound, state, inputs, count, ending=ending)
-            pieces = {name: Piece(_in_front(outputs[name], array), counts[name]) for name, array in arrays.items()}
+            pieces = {name: Piece(in_front(array, axes[name]), counts[name]) for name, array in arrays.items()}
             return pieces, after
 
         return jax.vmap(one)(state, dict(frames), counts)
 
     def _input(self, each: ArraySpec, frames: jax.Array) -> jax.Array:
         """Return frames ``[time, ...]`` as an input of a recording. Floats may round, but do not become integers."""
-        one = self.fitted(each, math.prod(frames.shape[1:]))
+        spec, elements = self.spec, math.prod(frames.shape[1:])
+        one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
+        known = math.prod(size for size in one.shape or () if isinstance(size, int))
+        if one.shape is None or len(one.symbols) > 1 or (elements % known if one.symbols else elements != known):
+            raise InputError(f"{spec.label}: a frame of {elements} numbers does not fit {one}")
+        one = one.sized(dict.fromkeys(one.symbols, elements // known))
         assert each.dtype is not None, "it has a shape"
         kinds = (jnp.complexfloating, jnp.inexact)
         if any(jnp.issubdtype(frames.dtype, kind) and not jnp.issubdtype(each.dtype, kind) for kind in kinds):
@@ -288,12 +287,6 @@ class BatchedStepper:
             return frames.reshape(frames.shape[0], *one.sizes)
         rest = [size for place, size in enumerate(one.sizes) if place != axis]
         return jnp.moveaxis(frames.reshape(frames.shape[0] * one.sizes[axis], *rest), 0, axis)
-
-
-def _in_front(output: OutputSpec, array: jax.Array) -> jax.Array:
-    """Return an output of a recording as ``[time, ...]``, without a batch axis of size 1."""
-    moved = jnp.moveaxis(array, output.time_axis or 0, 0)
-    return moved[:, 0] if moved.ndim > 1 and moved.shape[1] == 1 else moved
 
 
 def advance_one(
