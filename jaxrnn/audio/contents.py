@@ -7,10 +7,10 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxrnn._files.progress import note
 from jaxrnn._files.stores import REQUESTS, Location, Url, check_regular
@@ -50,6 +50,14 @@ def identity_of(paths: Sequence[Location]) -> Identity:
         for part in (os.fsencode(path.name), content):
             digest.update(len(part).to_bytes(8) + part)
     return Identity(digest.hexdigest(), unknown)
+
+
+def facts_of(kinds: Mapping[str, Sequence[Location]], what: str) -> dict[str, Any]:
+    """Return the identity of kinds of recordings as facts; ``unknown_contents`` counts objects without a version."""
+    known = {kind: identity_of(paths) for kind, paths in kinds.items()}
+    facts: dict[str, Any] = {kind: f"{len(kinds[kind])} {what} {each.digest[:16]}" for kind, each in known.items()}
+    unknown = sum(each.unknown for each in known.values())
+    return facts | ({"unknown_contents": unknown} if unknown else {})
 
 
 def contents_of(paths: Sequence[Location]) -> list[bytes | Unknown]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -15,7 +16,7 @@ from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
 from jaxrnn._files.progress import note
-from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file, listed_below
+from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, Url, check_file, listed_below, location
 from jaxrnn.audio.sounds import check_finite, resampling
 from jaxrnn.errors import InputError, optional_package
 
@@ -27,6 +28,12 @@ SEEKABLE = (".wav", ".flac", ".aif", ".aiff", ".au", ".caf", ".rf64", ".w64")
 
 #: libsndfile reports at least this number of frames for a sound of unknown length.
 UNKNOWN = 2**62
+
+#: Suffixes of tables of recordings.
+TABLES = (".csv", ".parquet")
+
+#: The place of recordings, or several.
+Places = str | Path | Url | list[str | Path | Url]
 
 #: The array name of sound and of NPY files.
 SAMPLES = "samples"
@@ -53,13 +60,52 @@ class Recording(Protocol):
         ...
 
 
-def recordings_below(folder: Location, patterns: Iterable[str]) -> list[Any]:
-    """Return the recordings below a folder, sorted by path; a line on standard error counts all that is left out.
+def recordings_at(places: Places, patterns: Sequence[str], what: str = "recordings") -> list[Any]:
+    """Return the recordings of a folder, a table, a pattern or a file, or of a list of these.
+
+    A table (CSV or Parquet) has a column ``path``, and a pattern has ``*``, ``?`` or ``**``. The recordings of a folder
+    or a pattern are sorted by path, and a line on standard error counts all that is left out.
+
+    Args:
+        places: paths or URLs.
+        patterns: glob patterns of the recordings in a folder. All names match the last part of one of these patterns.
+        what: the recordings in messages.
 
     Raises:
-        InputError: the folder does not exist.
+        InputError: a place does not exist, or has no recordings or other files.
         StoreError: the store cannot be reached.
     """
+
+    def fits(path: Location) -> bool:
+        return any(fnmatch.fnmatchcase(path.name.lower(), each.rpartition("/")[2].lower()) for each in patterns)
+
+    found: list[Any] = []
+    for each in places if isinstance(places, list) else [places]:
+        place = location(each)
+        parts = str(place).split("/")
+        depth = next((index for index, part in enumerate(parts) if "*" in part or "?" in part), len(parts))
+        if place.suffix.lower() in TABLES:
+            from jaxrnn.audio.corpus import from_manifest  # needs Polars
+
+            paths = [item.path for item in from_manifest(place)]
+        elif place.is_dir():
+            paths = _listed(place, patterns)
+        elif place.is_file():
+            paths = [place]
+        elif depth < len(parts):
+            folder = location("/".join(parts[:depth]) or ("/" if depth else "."))
+            paths = _listed(folder, ["/".join(parts[depth:])])
+        else:
+            raise InputError(f"there is no folder or file {place}")
+        others = [path for path in paths if not fits(path)]
+        if not paths or others:
+            has = f"other files than {what}, such as {others[0].name}" if others else f"no {what}"
+            raise InputError(f"{place} has {has}; expected {', '.join(patterns)}")
+        found += paths
+    return found
+
+
+def _listed(folder: Location, patterns: Sequence[str]) -> list[Any]:
     found, others = listed_below(folder, patterns)
     if others:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())

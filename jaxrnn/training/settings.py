@@ -61,6 +61,8 @@ class ExamplesSettings(Settings):
     """The arguments of the function."""
     recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
     """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
+    trust_names: bool = False
+    """True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are equal."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -404,10 +406,11 @@ def _optimizer(file: File) -> Optimizer:
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
     if settings.npz is not None:
         with file.at(key, "npz"):
-            return NpzFiles(settings.npz)
+            return NpzFiles(settings.npz, trust_names=settings.trust_names)
     if settings.recordings is not None:
         with file.at(key, "recordings"):
-            mixtures = Mixtures(**settings.recordings)
+            trusted = settings.trust_names or settings.recordings["trust_names"]
+            mixtures = Mixtures(**{**settings.recordings, "trust_names": trusted})
             return mixtures.drawn(settings.count) if isinstance(settings, ValidationSettings) else mixtures
     assert settings.function is not None, "it has one of the three"
     examples = file.call(settings.function, settings.arguments, key)
