@@ -13,7 +13,7 @@ from stores import CountedStore, new_bucket, upload
 from jaxrnn._files.stores import files_below
 from jaxrnn.answers import Unknown
 from jaxrnn.audio import contents
-from jaxrnn.audio.recordings import recordings_at
+from jaxrnn.audio.recordings import recordings_below
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation import Evaluation, from_folder, si_sdr
 
@@ -130,7 +130,7 @@ def test_what_a_folder_has_beside_recordings_is_counted(tmp_path, capsys):
     (folder / "deep" / "loop").symlink_to(folder)
     (folder / "gone.wav").symlink_to(tmp_path / "nowhere.wav")
     os.mkfifo(folder / "pipe.wav")
-    found = recordings_at(folder, ["**/*.wav", "**/*.flac"])
+    found = recordings_below(folder, ["**/*.wav", "**/*.flac"])
     names = [path.relative_to(folder).as_posix() for path in found]
     assert names == ["a.WAV", "deep/b.Flac", "deep/er/c.wav", "linked/f.wav"]
     (said,) = capsys.readouterr().err.splitlines()
@@ -138,8 +138,8 @@ def test_what_a_folder_has_beside_recordings_is_counted(tmp_path, capsys):
     assert said.startswith(f"{folder}: 4 recordings; left out: ")
     assert sorted(said.split("left out: ")[1].split(", ")) == sorted((kinds + "1 links to folders above").split(", "))
     assert [path.name for path in files_below(folder, ["*.wav"])] == ["a.WAV"]
-    recordings_at(tmp_path / "elsewhere", ["*.wav"])
+    recordings_below(tmp_path / "elsewhere", ["*.wav"])
     assert not capsys.readouterr().err
     # Names alone, in the folder itself: the folders in it are left out, and said.
-    recordings_at(folder, ["*.wav"])
+    recordings_below(folder, ["*.wav"])
     assert "2 folders" in capsys.readouterr().err

@@ -300,7 +300,7 @@ def test_the_command_explains_every_key():
         ({"model": "absent.onnx"}, "model: "),
         ({"data": {"npz": "examples", "function": "x:y"}}, "data: expected one of npz, function and recordings"),
         ({"data": {"npz": "absent/*.npz"}}, "data.npz: there is no folder"),
-        ({"data": {"npz": "."}}, "has no examples; expected *.npz"),
+        ({"data": {"npz": "."}}, "has no examples: no files match *.npz"),
         ({"data": {"function": "functions.py:mak"}}, "has no function 'mak' (did you mean 'make'?)"),
         ({"data": {"function": "functions.py"}}, "is not of the form"),
         ({"data": {"function": "functions.py:make"}}, "data.arguments.count: missing"),

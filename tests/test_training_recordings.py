@@ -147,7 +147,7 @@ def test_refusals(folder, tmp_path):
     for words, options in (
         ("there is no folder", {"clean": folder / "cleen"}),
         ("`noise`: .* has no sounds", {"noise": tmp_path / "empty"}),
-        ("has other files than sounds, such as notes.txt", {"clean": tmp_path / "table.csv"}),
+        ("has other files than sounds: notes.txt", {"clean": tmp_path / "table.csv"}),
         ("`rooms`: there is no folder or file", {"rooms": [folder / "rooms", tmp_path / "absent.wav"]}),
         ("`snr` is the lowest and the highest", {"snr": (3, 1)}),
         ("`level` is the lowest", {"level": (float("nan"), 1)}),

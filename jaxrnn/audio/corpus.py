@@ -14,7 +14,7 @@ import numpy as np
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below, location, name_below, resolved
 from jaxrnn.audio.contents import THREADS
-from jaxrnn.audio.recordings import open_recording, recordings_at
+from jaxrnn.audio.recordings import open_recording, recordings_below
 from jaxrnn.errors import InputError, optional_package
 
 with optional_package("polars", "tables of recordings", "evaluate"):
@@ -72,7 +72,7 @@ def from_folder(
         StoreError: the store cannot be reached.
     """
     folder = location(folder)
-    paths = recordings_at(folder, patterns)
+    paths = recordings_below(folder, patterns)
     references: dict[str, Location] = {}
     if reference is not None:
         below = location(reference)

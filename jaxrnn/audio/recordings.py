@@ -60,25 +60,32 @@ class Recording(Protocol):
         ...
 
 
+def recordings_below(folder: Location, patterns: Sequence[str], what: str = "recordings") -> list[Any]:
+    """Return the recordings below a folder, sorted by path; a line on standard error counts all that is left out.
+
+    Raises:
+        InputError: the folder does not exist, or has no recordings.
+        StoreError: the store cannot be reached.
+    """
+    found, others = listed_below(folder, patterns)
+    if not found:
+        raise InputError(f"{folder} has no {what}: no files match {', '.join(patterns)}")
+    if others:
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
+        note(f"{folder}: {len(found):,} {what}; left out: {listed}")
+    return found
+
+
 def recordings_at(places: Places, patterns: Sequence[str], what: str = "recordings") -> list[Any]:
     """Return the recordings of a folder, a table, a pattern or a file, or of a list of these.
 
-    A table (CSV or Parquet) has a column ``path``, and a pattern has ``*``, ``?`` or ``**``. The recordings of a folder
-    or a pattern are sorted by path, and a line on standard error counts all that is left out.
-
-    Args:
-        places: paths or URLs.
-        patterns: glob patterns of the recordings in a folder. All names match the last part of one of these patterns.
-        what: the recordings in messages.
+    A table (CSV or Parquet) has a column ``path``, and a pattern has ``*``, ``?`` or ``**``. ``patterns`` are those of
+    recordings in a folder, and all names match the last part of one. ``what`` names the recordings in messages.
 
     Raises:
         InputError: a place does not exist, or has no recordings or other files.
         StoreError: the store cannot be reached.
     """
-
-    def fits(path: Location) -> bool:
-        return any(fnmatch.fnmatchcase(path.name.lower(), each.rpartition("/")[2].lower()) for each in patterns)
-
     found: list[Any] = []
     for each in places if isinstance(places, list) else [places]:
         place = location(each)
@@ -89,27 +96,18 @@ def recordings_at(places: Places, patterns: Sequence[str], what: str = "recordin
 
             paths = [item.path for item in from_manifest(place)]
         elif place.is_dir():
-            paths = _listed(place, patterns)
+            paths = recordings_below(place, patterns, what)
         elif place.is_file():
             paths = [place]
         elif depth < len(parts):
             folder = location("/".join(parts[:depth]) or ("/" if depth else "."))
-            paths = _listed(folder, ["/".join(parts[depth:])])
+            paths = recordings_below(folder, ["/".join(parts[depth:])], what)
         else:
             raise InputError(f"there is no folder or file {place}")
-        others = [path for path in paths if not fits(path)]
-        if not paths or others:
-            has = f"other files than {what}, such as {others[0].name}" if others else f"no {what}"
-            raise InputError(f"{place} has {has}; expected {', '.join(patterns)}")
+        for path in paths:
+            if not any(fnmatch.fnmatchcase(path.name.lower(), pattern.rpartition("/")[2]) for pattern in patterns):
+                raise InputError(f"{place} has other files than {what}: {path.name} matches none of {patterns}")
         found += paths
-    return found
-
-
-def _listed(folder: Location, patterns: Sequence[str]) -> list[Any]:
-    found, others = listed_below(folder, patterns)
-    if others:
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
-        note(f"{folder}: {len(found):,} recordings; left out: {listed}")
     return found
 
 
