@@ -166,10 +166,6 @@ class Network:
             raise InputError(
                 f"{self.label}: {source.as_input} has no dimension {self.symbol!r}; its open dimensions: {opened}"
             )
-        opened = time_symbols(self.model) if isinstance(self.model, Model) and self.symbol is None else ()
-        if opened and not self.bound.spec.state:
-            option = f"`symbol={opened[0]!r}`"
-            raise InputError(f"{self.label} has no state, and leaves {opened[0]} open: give {option} if that is time")
         if self.symbol is not None:
             shape, time = source.shape, source.shape.index(self.symbol)
         elif self.bound.spec.streams:
@@ -182,6 +178,13 @@ class Network:
         layout = _layout_of(f"{self.label}: {source.as_input}", shape, time, frames, takes)
         if self.takes not in (None, layout.kind):
             raise InputError(f"{self.label}: by its size, {source.as_input} takes {layout.kind}, not {self.takes}")
+        if isinstance(self.model, Model) and self.symbol is None and not self.bound.spec.state:
+            for name in time_symbols(self.model):
+                if name not in layout.sizes:
+                    option = f"`symbol={name!r}`"
+                    raise InputError(
+                        f"{self.label} has no state, and leaves {name} open: give {option} if that is time"
+                    )
         return layout
 
     def describe(self, frames: Frames) -> str:

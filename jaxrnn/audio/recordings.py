@@ -9,7 +9,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from scipy import signal
@@ -40,24 +40,6 @@ SAMPLES = "samples"
 
 #: An array in memory or in a file.
 Array = np.ndarray | RangeArray
-
-
-class Recording(Protocol):
-    """A recording that can be read part by part.
-
-    Attributes:
-        length: the number of frames: samples of sound at the requested rate, or the first axis of arrays.
-        frame: by array, the shape of one frame.
-        kinds: by array, ``"floats"``, ``"complex numbers"`` or ``"integers"``.
-    """
-
-    length: int
-    frame: Mapping[str, tuple[int, ...]]
-    kinds: Mapping[str, str]
-
-    def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Read frames ``start`` to ``stop``, with zeros outside the recording."""
-        ...
 
 
 def recordings_below(folder: Location, patterns: Sequence[str], what: str = "recordings") -> list[Any]:
@@ -268,3 +250,8 @@ class ArrayFile:
         if stop >= self.length:
             self._unpacked = {}
         return parts
+
+
+#: A recording that is read part by part. ``length`` is the number of frames: samples at the requested rate, or the first
+#: axis of arrays. By array, ``frame`` is the shape of one frame, and ``kinds`` the kind of the numbers.
+Recording = SoundFile | ArrayFile

@@ -25,9 +25,9 @@ from jaxrnn.evaluation.systems import BatchedStepper, Piece, System, advance_one
 class Framed:
     """A `jaxrnn.audio.Waveform` over recordings of any length, in chunks.
 
-    The sound equals the waveform's, and results are those of each hop. Operations without state run for all frames of a
-    chunk at once. The networks run in steps, or are streams of frames without look-ahead. `evaluate` makes a `Framed`
-    of a waveform.
+    Outputs are those of the waveform: sound, whose delay is that of a frame, and results for each hop. Operations
+    without state run for all frames of a chunk at once. The networks run in steps, or are streams of frames without
+    look-ahead. `evaluate` makes a `Framed` of a waveform.
 
     Example::
 
@@ -37,14 +37,6 @@ class Framed:
     Args:
         waveform: the networks and the frames, whose padding is ``"causal"``.
         rate: samples per second.
-
-    Attributes:
-        waveform: as above.
-        rate: as above.
-        multiple: samples in the shortest chunk: a whole number of hops, and of pulses for each network.
-        before: samples of the past in the first frame of a chunk.
-        delay: the delay of the sound: a sample is complete after the last frame that contains it.
-        per_frame: output frames per sample: 1 for sound, ``1 / hop`` for results.
 
     Raises:
         StateError: a model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
