@@ -175,9 +175,9 @@ def offline_model(path, channels=1):
     return path
 
 
-def samples_model(path):
+def samples_model(path, size=SIZE):
     """Tanh of the samples of a frame."""
-    onnx.save(make_model(graph_of([helper.make_node("Tanh", ["x"], ["y"])], {"x": [1, SIZE]}, {"y": [1, SIZE]})), path)
+    onnx.save(make_model(graph_of([helper.make_node("Tanh", ["x"], ["y"])], {"x": [1, size]}, {"y": [1, size]})), path)
     return path
 
 
@@ -295,10 +295,11 @@ def test_results_over_frames(tmp_path):
     """A result of each hop, also where the hop does not divide the frame, beside the sound of a mask."""
     first, second = (jaxrnn.load(write(tmp_path / f"{write.__name__}.onnx")) for write in (step_model, samples_model))
     heard = Network(second, gives="result")
+    opened = Network(jaxrnn.load(samples_model(tmp_path / "open.onnx", "n")), takes="samples", gives="result")
     both = Waveform([Network(first, gives="mask"), heard], Frames(SIZE, HOP, "sqrt_hann"))
     masked_only = Waveform(both.networks[0], both.frames)
     assert [each.name for each in both.outputs] == ["audio", "y"]
-    for built, length in ((both, 1), (both, 24), (Waveform(heard, Frames(SIZE, 3)), 7)):
+    for built, length in ((both, 1), (both, 24), *((Waveform(each, Frames(SIZE, 3)), 7) for each in (heard, opened))):
         x, frames = noise(length), built.frames
         found = built({"samples": x})
         streamed = built.stream().run(built.params, {"samples": x})
@@ -371,6 +372,10 @@ MISTAKES = {
         lambda m: Waveform(Network(m["step"], gives="mask", symbol="T"), Frames(8, 2)),
         "also takes h: fix each with `jaxrnn.load(path, static={NAME: VALUE})",
     ),
+    "open size": (
+        lambda m: Waveform(Network(m["open"]), Frames(8, 2)),
+        "if n is the size of a frame, say what the network takes with `takes`",
+    ),
     "role": (
         lambda m: Network(m["step"], gives="masks"),
         "gives` must be one of samples, mask, magnitude, spectrum, result, not 'masks' (did you mean 'mask'?)",
@@ -383,6 +388,7 @@ MISTAKES = {
 def networks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("networks")
     files = {"step": step_model(folder / "step.onnx"), "offline": offline_model(folder / "offline.onnx")}
+    files["open"] = samples_model(folder / "open.onnx", "n")
     return {name: jaxrnn.load(path) for name, path in files.items()}
 
 

@@ -252,6 +252,6 @@ class ArrayFile:
         return parts
 
 
-#: A recording that is read part by part. ``length`` is the number of frames: samples at the requested rate, or the first
-#: axis of arrays. By array, ``frame`` is the shape of one frame, and ``kinds`` the kind of the numbers.
+#: A recording that is read part by part. ``length`` is the number of frames: samples at the requested rate, or the
+#: first axis of arrays. By array, ``frame`` is the shape of one frame, and ``kinds`` the kind of the numbers.
 Recording = SoundFile | ArrayFile

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import short_repr
 from jaxrnn.audio.networks import Computing, Network
 from jaxrnn.audio.recordings import SAMPLES
 from jaxrnn.audio.sounds import check_rate
@@ -21,7 +20,6 @@ from jaxrnn.errors import InputError
 from jaxrnn.evaluation.systems import BatchedStepper, Piece, System, advance_one
 
 
-@short_repr
 class Framed:
     """A `jaxrnn.audio.Waveform` over recordings of any length, in chunks.
 
