@@ -484,11 +484,8 @@ def test_examples_in_a_store_are_those_on_disk(folder):
     ]
     assert len({run["loss_last_tenth"] for run in runs}) == 1
     assert [path.name for path in NpzFiles(url.parent / "**/[12].npz").files] == ["1.npz", "2.npz"]
-    for data, said in (
-        (url / "9.npz", "there is no folder or file"),
-        (url.parent / "none" / "*", "there is no folder"),
-    ):
-        check_refused(jaxrnn.InputError, f"{said} {re.escape(str(data))}", NpzFiles, data)
+    check_refused(jaxrnn.InputError, f"there is no folder or file {url}/9.npz", NpzFiles, url / "9.npz")
+    check_refused(jaxrnn.InputError, "none has no examples: no files match", NpzFiles, url.parent / "none" / "*")
     (error,) = call_json(write(folder, checkpoints="s3://bucket/run"), status=2).values()
     assert "checkpoints: expected a file or folder on this machine, not the URL s3://bucket/run" in error
     check_refused(jaxrnn.InputError, "Orbax writes to folders", Checkpoints, "s3://bucket/run")

@@ -73,7 +73,7 @@ class Framed:
         """The frames and the networks as plain values."""
         frames = dataclasses.asdict(self.waveform.frames)
         window = frames["window"] if isinstance(frames["window"], str) else np.asarray(frames["window"]).tolist()
-        networks = [
+        stages = [
             {
                 "takes": network.layout(self.waveform.frames).kind,
                 "gives": network.gives,
@@ -83,7 +83,7 @@ class Framed:
             }
             for network, stepper in zip(self.waveform.networks, self._steppers, strict=True)
         ]
-        return {"rate": self.rate, **frames, "window": window, "networks": networks}
+        return {"rate": self.rate, **frames, "window": window, "stages": stages}
 
     @functools.cached_property
     def _packed(self) -> tuple[Any, ...]:

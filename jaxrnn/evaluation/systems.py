@@ -136,13 +136,6 @@ class Offline:
         params: the parameters; None to use the parameters of the stepper.
         rate: samples per second, for recordings of sound.
 
-    Attributes:
-        rate: as above.
-        multiple: the pulse, which divides the number of frames of a chunk.
-        before: zero, because past frames are in the state.
-        delay: delays of the stepper's spec.
-        per_frame: rates of the stepper's spec; 1 for a model in steps.
-
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
         InputError: the object is not a stepper, parameters are missing, an input has no time axis, or all outputs lack
