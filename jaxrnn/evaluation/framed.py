@@ -17,7 +17,7 @@ from jaxrnn.audio.recordings import SAMPLES
 from jaxrnn.audio.sounds import check_rate
 from jaxrnn.audio.waveforms import AUDIO, Waveform
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.systems import BatchedStepper, Piece, System, advance_one
+from jaxrnn.evaluation.systems import Piece, System, advance_one, identity_of, packed_for, start_of
 
 
 class Framed:
@@ -52,8 +52,7 @@ class Framed:
         for network in waveform.networks:
             _check_prompt(network, waveform)
         self.waveform, self.rate = waveform, rate
-        self._steppers = tuple(BatchedStepper(network.model, network.params) for network in waveform.networks)
-        self.multiple = frames.hop * math.lcm(*(each.spec.pulse for each in self._steppers))
+        self.multiple = frames.hop * math.lcm(*(network.bound.spec.pulse for network in waveform.networks))
         self.before = frames.size - frames.hop
         names = [each.name for each in waveform.outputs]
         self.delay = {name: self.before if name == AUDIO else 0 for name in names}
@@ -79,20 +78,20 @@ class Framed:
                 "gives": network.gives,
                 "exponent": network.exponent,
                 "names": [each.name for each in network.arrays(self.waveform.frames)],
-                **stepper.identity,
+                **identity_of(network.bound),
             }
-            for network, stepper in zip(self.waveform.networks, self._steppers, strict=True)
+            for network in self.waveform.networks
         ]
         return {"rate": self.rate, **frames, "window": window, "stages": stages}
 
     @functools.cached_property
     def _packed(self) -> tuple[Any, ...]:
-        sizes = [network.layout(self.waveform.frames).sizes for network in self.waveform.networks]
-        return tuple(stepper.packed(each) for stepper, each in zip(self._steppers, sizes, strict=True))
+        frames = self.waveform.frames
+        return tuple(packed_for(network.bound, network.layout(frames).sizes) for network in self.waveform.networks)
 
     def start(self, batch: int) -> Any:
         """Return initial states, and silence before the first frame."""
-        states = tuple(stepper.start(batch) for stepper in self._steppers)
+        states = tuple(start_of(network.bound, batch) for network in self.waveform.networks)
         return {"states": states, "overlap": jnp.zeros((batch, self.before), jnp.float32)}
 
     def run(
@@ -109,7 +108,7 @@ class Framed:
                 f"{samples.shape[2:]}"
             )
         # Step models have no delay, so that their last chunks need no flush.
-        ending = ending and any(stepper.spec.streams for stepper in self._steppers)
+        ending = ending and any(network.bound.spec.streams for network in self.waveform.networks)
         return self._compiled(self._packed, carry, samples, frames, ending=ending)
 
     @functools.cached_property
@@ -126,12 +125,11 @@ class Framed:
         frames, after = self.waveform.frames, []
         hops = (count + frames.hop - 1) // frames.hop
 
-        def computing(network: Network, stepper: BatchedStepper, params: Any, state: Any) -> Computing:
+        def computing(network: Network, params: Any, state: Any) -> Computing:
             target = network.arrays(frames)[1]
 
             def compute(inputs: dict[str, jax.Array]) -> tuple[jax.Array, int]:
-                bound = stepper.bound_to(params, cut.shape[0])
-                arrays, _, new = advance_one(bound, state, inputs, hops, ending=ending)
+                arrays, _, new = advance_one(network.bound.with_params(params), state, inputs, hops, ending=ending)
                 after.append(new)
                 time = target.time_axis or 0
                 return jax.lax.slice_in_dim(arrays[target.name], 0, cut.shape[0], axis=time), time
@@ -139,7 +137,7 @@ class Framed:
             return compute
 
         cut = dataclasses.replace(frames, padding="none").cut(samples.astype(jnp.float32))
-        each = zip(self.waveform.networks, self._steppers, packed, carry["states"], strict=True)
+        each = zip(self.waveform.networks, packed, carry["states"], strict=True)
         joined, results = self.waveform.through(cut, [computing(*parts) for parts in each])
         pieces, overlap = {name: Piece(values, hops) for name, values in results.items()}, carry["overlap"]
         if joined is not None:
