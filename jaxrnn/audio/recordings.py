@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import math
 import os
 import zipfile
@@ -16,7 +15,7 @@ from scipy import signal
 
 from jaxrnn._files.arrays import check_header, members_of, read_member, readable
 from jaxrnn._files.progress import note
-from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, Url, check_file, listed_below, location
+from jaxrnn._files.stores import Location, RangeArray, RangeFile, Ranges, check_file, listed_below
 from jaxrnn.audio.sounds import check_finite, resampling
 from jaxrnn.errors import InputError, optional_package
 
@@ -29,11 +28,8 @@ SEEKABLE = (".wav", ".flac", ".aif", ".aiff", ".au", ".caf", ".rf64", ".w64")
 #: libsndfile reports at least this number of frames for a sound of unknown length.
 UNKNOWN = 2**62
 
-#: Suffixes of tables of recordings.
-TABLES = (".csv", ".parquet")
-
-#: The place of recordings, or several.
-Places = str | Path | Url | list[str | Path | Url]
+#: Concurrent readers of files.
+THREADS = 8
 
 #: The array name of sound and of NPY files.
 SAMPLES = "samples"
@@ -55,41 +51,6 @@ def recordings_below(folder: Location, patterns: Sequence[str], what: str = "rec
     if others:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
         note(f"{folder}: {len(found):,} {what}; left out: {listed}")
-    return found
-
-
-def recordings_at(places: Places, patterns: Sequence[str], what: str = "recordings") -> list[Any]:
-    """Return the recordings of a folder, a table, a pattern or a file, or of a list of these.
-
-    A table (CSV or Parquet) has a column ``path``, and a pattern has ``*``, ``?`` or ``**``. ``patterns`` are those of
-    recordings in a folder, and all names match the last part of one. ``what`` names the recordings in messages.
-
-    Raises:
-        InputError: a place does not exist, or has no recordings or other files.
-        StoreError: the store cannot be reached.
-    """
-    found: list[Any] = []
-    for each in places if isinstance(places, list) else [places]:
-        place = location(each)
-        parts = str(place).split("/")
-        depth = next((index for index, part in enumerate(parts) if "*" in part or "?" in part), len(parts))
-        if place.suffix.lower() in TABLES:
-            from jaxrnn.audio.corpus import from_manifest  # needs Polars
-
-            paths = [item.path for item in from_manifest(place)]
-        elif place.is_dir():
-            paths = recordings_below(place, patterns, what)
-        elif place.is_file():
-            paths = [place]
-        elif depth < len(parts):
-            folder = location("/".join(parts[:depth]) or ("/" if depth else "."))
-            paths = recordings_below(folder, ["/".join(parts[depth:])], what)
-        else:
-            raise InputError(f"there is no folder or file {place}")
-        for path in paths:
-            if not any(fnmatch.fnmatchcase(path.name.lower(), pattern.rpartition("/")[2]) for pattern in patterns):
-                raise InputError(f"{place} has other files than {what}: {path.name} matches none of {patterns}")
-        found += paths
     return found
 
 

@@ -284,7 +284,7 @@ def recordings_in(
 
     Recordings are sound files, .npz files, and .npy files of a single input. A line counts all that is left out.
     """
-    from jaxrnn.audio.recordings import recordings_at
+    from jaxrnn.audio.contents import recordings_at
     from jaxrnn.audio.sounds import SOUNDS
 
     def reader(path: Path) -> Callable[[], InputFiles]:

@@ -11,8 +11,7 @@ import numpy as np
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._files.stores import Location
-from jaxrnn.audio.contents import facts_of
-from jaxrnn.audio.recordings import recordings_at
+from jaxrnn.audio.contents import facts_of, recordings_at
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec, widens
 

@@ -11,8 +11,8 @@ from scipy import signal
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location
-from jaxrnn.audio.contents import facts_of
-from jaxrnn.audio.recordings import SAMPLES, Places, open_recording, recordings_at
+from jaxrnn.audio.contents import Places, facts_of, recordings_at
+from jaxrnn.audio.recordings import SAMPLES, open_recording
 from jaxrnn.audio.sounds import SOUNDS, check_rate
 from jaxrnn.errors import InputError, check_count
 
