@@ -61,8 +61,6 @@ class ExamplesSettings(Settings):
     """The arguments of the function."""
     recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
     """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
-    trust_names: bool = False
-    """True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are equal."""
 
     @model_validator(mode="after")
     def _is_one_kind(self) -> Self:
@@ -71,6 +69,13 @@ class ExamplesSettings(Settings):
         if self.function is None and self.arguments:
             raise ValueError("arguments are for a function")
         return self
+
+
+class DataSettings(ExamplesSettings):
+    """Examples to train on."""
+
+    trust_names: bool = False
+    """True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are equal."""
 
 
 class LossSettings(FunctionSettings):
@@ -127,7 +132,7 @@ class TrainingSettings(Settings):
 
     model: ModelSettings
     """The network: its ONNX file, or the keys below."""
-    data: ExamplesSettings
+    data: DataSettings
     """The examples to train on."""
     loss: PartSettings | list[PartSettings]
     """The loss that updates minimize: a name, the keys below, or a list of losses, whose weighted sum counts."""
@@ -404,13 +409,14 @@ def _optimizer(file: File) -> Optimizer:
 
 
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
+    trusted = isinstance(settings, DataSettings) and settings.trust_names
     if settings.npz is not None:
         with file.at(key, "npz"):
-            return NpzFiles(settings.npz, trust_names=settings.trust_names)
+            return NpzFiles(settings.npz, trust_names=trusted)
     if settings.recordings is not None:
         with file.at(key, "recordings"):
-            trusted = settings.trust_names or settings.recordings["trust_names"]
-            mixtures = Mixtures(**{**settings.recordings, "trust_names": trusted})
+            options = settings.recordings
+            mixtures = Mixtures(**{**options, "trust_names": trusted or options["trust_names"]})
             return mixtures.drawn(settings.count) if isinstance(settings, ValidationSettings) else mixtures
     assert settings.function is not None, "it has one of the three"
     examples = file.call(settings.function, settings.arguments, key)
