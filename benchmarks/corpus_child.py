@@ -10,19 +10,20 @@ from pathlib import Path
 import jaxrnn
 from benchmarks.networks import RATE, path_of
 from benchmarks.processes import peak_bytes
-from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, System, from_folder
+from jaxrnn.audio import Frames, Network, Waveform
+from jaxrnn.evaluation import Evaluation, Framed, Offline, System, from_folder
 
 
-def dtln() -> Chain:
+def dtln() -> Framed:
     """Return DTLN over frames of 512 samples, 128 samples apart."""
     first, second = (jaxrnn.load(path_of(name)) for name in ("dtln_1", "dtln_2"))
-    return Chain((Stage(first, takes="magnitude", gives="mask"), Stage(second, gives="samples")), 512, 128)
+    frames = Frames(512, 128, "boxcar", synthesis="sum")
+    return Framed(Waveform((Network(first, gives="mask"), Network(second)), frames))
 
 
-def gtcrn() -> Chain:
+def gtcrn() -> Framed:
     """Return GTCRN over frames of 512 samples, 256 samples apart."""
-    stage = Stage(jaxrnn.load(path_of("gtcrn")), takes="spectrum", gives="spectrum")
-    return Chain((stage,), 512, 256, "sqrt_hann")
+    return Framed(Waveform(Network(jaxrnn.load(path_of("gtcrn")), gives="spectrum"), Frames(512, 256, "sqrt_hann")))
 
 
 def filter_net() -> Offline:

@@ -13,8 +13,9 @@ from pathlib import Path
 import click
 
 import jaxrnn
+from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.demo import PACKAGED
-from jaxrnn.evaluation import Chain, Stage, evaluate, from_manifest
+from jaxrnn.evaluation import evaluate, from_manifest
 
 
 @click.command()
@@ -23,8 +24,7 @@ from jaxrnn.evaluation import Chain, Stage, evaluate, from_manifest
 def main(manifest: Path, out: Path) -> None:
     """Evaluate the packaged denoiser on the recordings in MANIFEST."""
     try:
-        stage = Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask")
-        denoiser = Chain((stage,), size=256, hop=128, window="sqrt_hann")
+        denoiser = Waveform(Network(jaxrnn.load(PACKAGED), gives="mask"), Frames(256, 128, "sqrt_hann"))
         metrics = ["si_sdr", "si_sdr_improvement", "sdr"]
         results = evaluate(denoiser, from_manifest(manifest), metrics, out, slices=["snr", "noise"], keep=True)
     except jaxrnn.JaxrnnError as error:

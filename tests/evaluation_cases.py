@@ -1,4 +1,4 @@
-"""What the tests of evaluations share: the packaged denoiser as a chain, corpora, a runner of chunks, and metrics."""
+"""What the tests of evaluations share: the packaged denoiser over frames, corpora, a runner of chunks, and metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import numpy as np
 import soundfile
 
 import jaxrnn
+from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.audio.corpus import COLUMNS
 from jaxrnn.demo import PACKAGED
-from jaxrnn.evaluation import Chain, Evaluation, Item, Metric, Piece, Stage, from_folder, si_sdr
+from jaxrnn.evaluation import Evaluation, Framed, Item, Metric, Piece, from_folder, si_sdr
 from jaxrnn.evaluation.parts import frame_of
 from jaxrnn.evaluation.results import results_of
 
@@ -37,7 +38,7 @@ out: out
 @functools.cache
 def denoiser():
     """The packaged denoiser, which is compiled once for all tests of a process."""
-    return Chain((Stage(jaxrnn.load(PACKAGED), takes="magnitude", gives="mask"),), 256, 128, "sqrt_hann")
+    return Framed(Waveform(Network(jaxrnn.load(PACKAGED), gives="mask"), Frames(256, 128, "sqrt_hann")))
 
 
 def sound(samples, seed=0):

@@ -176,9 +176,9 @@ def offline_model(path, channels=1):
     return path
 
 
-def samples_model(path):
+def samples_model(path, size=SIZE):
     """Tanh of the samples of a frame."""
-    onnx.save(make_model(graph_of([helper.make_node("Tanh", ["x"], ["y"])], {"x": [1, SIZE]}, {"y": [1, SIZE]})), path)
+    onnx.save(make_model(graph_of([helper.make_node("Tanh", ["x"], ["y"])], {"x": [1, size]}, {"y": [1, size]})), path)
     return path
 
 
@@ -292,6 +292,29 @@ def test_networks_in_a_row(tmp_path):
     assert "multiply unmodified frames by 4" in built.description[-1]
 
 
+def test_results_over_frames(tmp_path):
+    """A result of each hop, also where the hop does not divide the frame, beside the sound of a mask."""
+    first, second = (jaxrnn.load(write(tmp_path / f"{write.__name__}.onnx")) for write in (step_model, samples_model))
+    heard = Network(second, gives="result")
+    opened = Network(jaxrnn.load(samples_model(tmp_path / "open.onnx", "n")), takes="samples", gives="result")
+    both = Waveform([Network(first, gives="mask"), heard], Frames(SIZE, HOP, "sqrt_hann"))
+    masked_only = Waveform(both.networks[0], both.frames)
+    assert [each.name for each in both.outputs] == ["audio", "y"]
+    for built, length in ((both, 1), (both, 24), *((Waveform(each, Frames(SIZE, 3)), 7) for each in (heard, opened))):
+        x, frames = noise(length), built.frames
+        found = built({"samples": x})
+        streamed = built.stream().run(built.params, {"samples": x})
+        assert found.keys() == streamed.keys()
+        for name, values in found.items():
+            np.testing.assert_allclose(streamed[name], values, atol=TOLERANCE)
+        seen = frames.cut(np.pad(x, (0, -length % frames.hop)))
+        if built is both:
+            np.testing.assert_allclose(found["audio"], masked_only({"samples": x})["audio"], atol=TOLERANCE)
+            spectrum = frames.transform(seen)
+            seen = frames.inverse(by_steps(first)(np.asarray(spectrum)))
+        np.testing.assert_allclose(found["y"], np.tanh(seen)[: -(-length // frames.hop)], atol=TOLERANCE)
+
+
 MISTAKES = {
     "hop": (
         lambda m: Waveform(Network(m["step"], gives="mask"), Frames(8, 3)),
@@ -350,9 +373,13 @@ MISTAKES = {
         lambda m: Waveform(Network(m["step"], gives="mask", symbol="T"), Frames(8, 2)),
         "also takes h: fix each with `jaxrnn.load(path, static={NAME: VALUE})",
     ),
+    "open size": (
+        lambda m: Waveform(Network(m["open"]), Frames(8, 2)),
+        "if n is the size of a frame, say what the network takes with `takes`",
+    ),
     "role": (
         lambda m: Network(m["step"], gives="masks"),
-        "gives` must be one of samples, mask, magnitude, spectrum, not 'masks' (did you mean 'mask'?)",
+        "gives` must be one of samples, mask, magnitude, spectrum, result, not 'masks' (did you mean 'mask'?)",
     ),
     "exponent": (lambda m: Network(m["step"], exponent=0), "exponent` must be a number above 0"),
 }
@@ -362,6 +389,7 @@ MISTAKES = {
 def networks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("networks")
     files = {"step": step_model(folder / "step.onnx"), "offline": offline_model(folder / "offline.onnx")}
+    files["open"] = samples_model(folder / "open.onnx", "n")
     return {name: jaxrnn.load(path) for name, path in files.items()}
 
 

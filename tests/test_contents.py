@@ -140,3 +140,6 @@ def test_what_a_folder_has_beside_recordings_is_counted(tmp_path, capsys):
     assert [path.name for path in files_below(folder, ["*.wav"])] == ["a.WAV"]
     recordings_below(tmp_path / "elsewhere", ["*.wav"])
     assert not capsys.readouterr().err
+    # Names alone, in the folder itself: the folders in it are left out, and said.
+    recordings_below(folder, ["*.wav"])
+    assert "2 folders" in capsys.readouterr().err

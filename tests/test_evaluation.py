@@ -30,17 +30,23 @@ from refusals import check_refused
 from tiers import of_tiers
 
 import jaxrnn
+from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, build_metric, evaluate, from_folder, over_whole, si_sdr
+from jaxrnn.evaluation import Evaluation, Framed, Offline, build_metric, evaluate, from_folder, over_whole, si_sdr
 from jaxrnn.evaluation.judging import OutputWriter, UnitMember
 from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.settings import prepare_evaluation
 
 
+def plain_frames(size, hop):
+    """Frames without a window."""
+    return Frames(size, hop, "boxcar", synthesis="sum")
+
+
 def dtln(models):
     one, two = jaxrnn.load(models / "dtln_1.onnx"), jaxrnn.load(models / "dtln_2.onnx")
-    return Chain((Stage(one, takes="magnitude", gives="mask"), Stage(two, gives="samples")), 512, 128)
+    return Framed(Waveform((Network(one, gives="mask"), Network(two)), plain_frames(512, 128)))
 
 
 @pytest.mark.thorough
@@ -62,7 +68,7 @@ def test_dtln_is_its_reference_however_it_is_cut_and_whatever_runs_beside_it(mod
 @pytest.mark.thorough
 def test_silero_is_its_reference_however_it_is_cut(models, audio):
     model = jaxrnn.load(models / "silero_vad_16k_op15.onnx", static={"sr": np.asarray(RATE)})
-    system = Chain((Stage(model),), 576, 512)
+    system = Framed(Waveform(Network(model, takes="samples", gives="result"), plain_frames(576, 512)))
     samples = soundfile.read(audio / "speech_16k.wav", dtype="float32")[0][: 10 * RATE + 100]
     reference = np.load(audio / "silero_reference.npy").reshape(-1)
     alone, beside = through(system, [{"samples": samples}, {"samples": sound(5_000)}], 40_960)
@@ -77,7 +83,7 @@ def test_silero_is_its_reference_however_it_is_cut(models, audio):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("chunk", [128, 1280, 100_000])
-def test_the_packaged_denoiser_as_a_chain_is_what_the_demo_gives(chunk):
+def test_the_packaged_denoiser_in_chunks_is_what_the_demo_gives(chunk):
     """Recordings of one sample, of less than a hop, that end where a chunk does, and one hop before it."""
     recordings = [sound(length, seed=length) for length in (1, 100, 1280, 1152, 2560, 3001)]
     found = through(denoiser(), [{"samples": each} for each in recordings], chunk)
@@ -354,11 +360,11 @@ def test_arrays_of_another_shape_or_kind_are_rows_with_errors(tmp_path):
         check_refused(InputError, np.dtype(kind).name, alone.run)
 
 
-def with_other_weights(chain):
+def with_other_weights(waveform):
     """As after one step of training: nothing but numbers differ."""
-    (stage,) = chain.stages
-    params = {name: array + 1e-6 for name, array in stage.stepper.params.items()}
-    return dataclasses.replace(chain, stages=(dataclasses.replace(stage, params=params),))
+    (network,) = waveform.networks
+    params = {name: array + 1e-6 for name, array in network.model.params.items()}
+    return Framed(Waveform(dataclasses.replace(network, params=params), waveform.frames))
 
 
 def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path):
@@ -368,8 +374,8 @@ def test_a_folder_of_other_results_is_refused_naming_what_differs(done, tmp_path
         ({"chunk": 0.5}, "chunk"),
         ({"keep": False}, "keep"),
         ({"facts": {"weather": "rain"}}, "weather"),
-        ({"system": dataclasses.replace(denoiser(), window=None)}, "system"),
-        ({"system": with_other_weights(denoiser())}, "system"),
+        ({"system": Framed(Waveform(denoiser().waveform.networks, plain_frames(256, 128)))}, "system"),
+        ({"system": with_other_weights(denoiser().waveform)}, "system"),
     ]
     for options, named in others:
         check_refused(InputError, rf"differs in {named}: choose", evaluation_of, folder, **options)

@@ -21,8 +21,9 @@ from small_models import WIDTH, graph_of, make_model, step_model
 from test_stepper import FLOAT, Delayed, Smoother
 
 import jaxrnn
+from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Chain, Evaluation, Offline, Stage, from_folder
+from jaxrnn.evaluation import Evaluation, Framed, Offline, from_folder
 from jaxrnn.steps import ArraySpec, Flushed, nothing_left
 
 SIZE, HOP, PULSE = WIDTH, 2, 3
@@ -136,24 +137,28 @@ def test_whole_recordings(tmp_path):
             equal(found, expected(x["samples"]), name)
 
 
+def framed(*networks, size=SIZE, hop=HOP, window="boxcar", synthesis="sum"):
+    return Framed(Waveform(networks, Frames(size, hop, window, synthesis=synthesis)))
+
+
 @pytest.mark.nightly
-def test_stages(tmp_path):
-    """Each as the only stage of a chain, whose result is that of the plain function on all frames."""
+def test_networks_over_frames(tmp_path):
+    """Each as the only network over frames, whose result is that of the plain function on all frames."""
     at_once, _ = steppers(tmp_path)
     given = recordings((1, 13, 24, 48, 50))
     for stepper, params, expected in at_once.values():
-        chain = Chain((Stage(stepper, params, output="y"),), SIZE, HOP)
-        assert chain.multiple == HOP * stepper.spec.pulse
-        for x, found in zip(given, through(chain, given, 24), strict=True):
+        system = framed(Network(stepper, params=params, gives="result", output="y"))
+        assert system.multiple == HOP * stepper.spec.pulse
+        for x, found in zip(given, through(system, given, 24), strict=True):
             equal(found, {"y": expected(frames_of(x["samples"]))["y"]})
 
 
 @pytest.mark.thorough
-def test_a_chain_of_several(tmp_path):
+def test_networks_over_frames_in_a_row(tmp_path):
     stream = compiled(streamed(following), GAIN, tmp_path)
-    chain = Chain((Stage(Fading(), gives="samples"), Stage(stream, output="y")), SIZE, HOP)
-    assert chain.multiple == HOP * 6
-    (found,) = through(chain, recordings((61,)), 24)
+    system = framed(Network(Fading()), Network(stream, gives="result", output="y"))
+    assert system.multiple == HOP * 6
+    (found,) = through(system, recordings((61,)), 24)
     x = frames_of(recordings((61,))[0]["samples"])
     np.testing.assert_allclose(found["y"], plain(following)(faded(x)["y"])["y"], rtol=1e-5, atol=1e-5)
 
@@ -161,11 +166,11 @@ def test_a_chain_of_several(tmp_path):
 @pytest.mark.parametrize(
     ("size", "hop", "window"), [(WIDTH, 2, "hann"), (WIDTH, 2, "sqrt_hann"), (WIDTH, 1, "bartlett")]
 )
-def test_a_chain_restores_sound(size, hop, window):
+def test_frames_restore_sound(size, hop, window):
     """Also with a window whose squares do not add up to a constant."""
-    chain = Chain((Stage(Same(), gives="samples"),), size, hop, window)
+    system = framed(Network(Same()), size=size, hop=hop, window=window, synthesis="window")
     given = recordings((1, 5, 24, 37))
-    for x, found in zip(given, through(chain, given, 12), strict=True):
+    for x, found in zip(given, through(system, given, 12), strict=True):
         equal(found, {"audio": x["samples"]})
 
 
@@ -246,11 +251,22 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match=r"input gain: float32\[2\] has no time axis, and recordings have no such"):
         Offline(Scaled())
     with pytest.raises(InputError, match=r"'late' comes 2 frame\(s\) late.*Offline"):
-        Stage(streamed(looking_ahead, 4), GAIN, output="late")
-    check_refused(InputError, "'last' has no frames of time", Stage, streamed(following), GAIN, output="last")
-    check_refused(InputError, "a frame of 8 numbers does not fit", Chain, (Stage(Fading()),), 8, 2)
+        framed(Network(streamed(looking_ahead, 4), params=GAIN, gives="result", output="late"))
+    last = Network(streamed(following), params=GAIN, gives="result", output="last")
+    check_refused(InputError, "'last' has no frames of time", framed, last)
+    check_refused(InputError, "does not fit frames of 8 samples", framed, Network(Fading()), size=8)
     with pytest.raises(InputError, match="do not reconstruct: sample 0 of each hop"):
-        Chain((Stage(Fading(), gives="samples"),), SIZE, SIZE, "hann")
+        framed(Network(Fading()), hop=SIZE, window="hann", synthesis="window")
+    centred = Waveform(Network(Same()), Frames(SIZE, HOP, padding="zeros"))
+    check_refused(InputError, "run this waveform as its stream, Offline", Framed, centred)
+    check_refused(
+        InputError,
+        "has a time axis: give the model itself",
+        Waveform(Network(Same()), Frames(SIZE, HOP)),
+        {"samples": np.zeros(8, np.float32)},
+    )
+    twice = [Network(Same(), gives="result"), Network(Same(), gives="result")]
+    check_refused(InputError, "outputs have different names, not y, y", framed, *twice)
     with pytest.raises(InputError, match="its flush gives nothing of 'y', of which frames may be left"):
         through(Offline(Losing()), recordings((3,), WIDTH), 4)
 

@@ -175,6 +175,7 @@ def test_the_command_reads_a_folder(tmp_path):
     result, text = said(tmp_path, *step, "--json")
     assert result.exit_code == 0, text
     assert json.loads(result.stdout)["error_db"]["mask"] > 30
+    assert "2 recordings; left out: 1 *.txt" in result.stderr
 
 
 @pytest.mark.thorough

@@ -232,7 +232,7 @@ def test_a_manifest_in_a_store_names_what_lies_beside_it_and_elsewhere(local, tm
     assert errors[3] == f"there is no file {url}/audio/none.wav: no such object"
     with pytest.raises(InputError, match=rf"there is no manifest {url}/lists/other.csv"):
         from_manifest(url / "lists" / "other.csv")
-    check_refused(InputError, rf"{url}/audio/f00 holds no files that match", from_folder, url / "audio" / "f00")
+    check_refused(InputError, rf"{url}/audio/f00 has no recordings: no files match", from_folder, url / "audio" / "f00")
 
 
 @pytest.mark.parametrize("operation", ["read", "info", "write", "list"])

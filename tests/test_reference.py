@@ -128,7 +128,8 @@ def test_examples_of_docstrings_run(tmp_path, monkeypatch):
     modules = {"jaxrnn": jaxrnn, "jax": jax, "jnp": jnp, "np": np, "nnx": nnx}
     public = [
         (jaxrnn.steps, jaxrnn.steps.__all__),
-        (jaxrnn.evaluation, ["Chain", "Stage"]),
+        (jaxrnn.evaluation, ["Framed"]),
+        (jaxrnn.audio, ["Frames", "Network", "Waveform"]),
         (jaxrnn.verification, ["verify"]),
     ]
     imported = {name: getattr(module, name) for module, names in public for name in names}

@@ -27,6 +27,7 @@ import jaxrnn
 from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.cli import main
 from jaxrnn.training import Callback, Mixtures, Optimizer, Validation, fit, load_checkpoint, logs, losses, validate
+from jaxrnn.training.examples import NpzFiles
 
 RATE = 8_000
 FRAMES = {"size": 16, "hop": 8, "window": "sqrt_hann"}
@@ -100,6 +101,10 @@ def test_mixtures_have_the_levels_that_are_asked_for(folder):
 def test_parts_are_those_of_the_files(folder):
     whole, _ = soundfile.read(folder / "clean" / "0.wav")
     draw = mixtures(folder, clean=folder / "table.csv", snr=(200, 200))
+    assert same(
+        draw(np.random.default_rng(0)),
+        mixtures(folder, clean=[f"{folder}/clean/0.*"], snr=(200, 200))(np.random.default_rng(0)),
+    )
     part = draw(np.random.default_rng(0))["clean"]
     places = np.lib.stride_tricks.sliding_window_view(whole, part.size)
     scaled = places * np.sqrt(np.mean(np.square(part)) / np.mean(np.square(places), axis=1))[:, None]
@@ -142,7 +147,8 @@ def test_refusals(folder, tmp_path):
     for words, options in (
         ("there is no folder", {"clean": folder / "cleen"}),
         ("`noise`: .* has no sounds", {"noise": tmp_path / "empty"}),
-        ("has other files than sounds", {"clean": tmp_path / "table.csv"}),
+        ("has other files than sounds: notes.txt", {"clean": tmp_path / "table.csv"}),
+        ("`rooms`: there is no folder or file", {"rooms": [folder / "rooms", tmp_path / "absent.wav"]}),
         ("`snr` is the lowest and the highest", {"snr": (3, 1)}),
         ("`level` is the lowest", {"level": (float("nan"), 1)}),
         ("mixtures equal the clean sound", {"noise": None, "rooms": folder / "rooms"}),
@@ -243,6 +249,27 @@ def test_other_recordings_with_equal_names_are_noticed(folder, tmp_path):
         train(steps=2)
     Drawn.trust_names = True
     assert train(steps=2).resumed_from == 1
+
+
+def test_other_examples_with_equal_names_are_noticed(tmp_path):
+    """Examples in files have the same identity as recordings, also in a pattern."""
+    data, model = examples([4] * 4), recurrent_model("time")
+    (tmp_path / "data").mkdir()
+    for number, example in enumerate(data):
+        np.savez(tmp_path / "data" / f"{number}.npz", **example)
+
+    def train(steps, files=tmp_path / "data"):
+        options = {"batch_size": 2, "checkpoints": tmp_path / "run", "progress": False, "seed": 0}
+        return fit(model, NpzFiles(files), mean_square, steps=steps, **options)
+
+    train(1)
+    resumed = train(3, tmp_path / "data" / "?.npz")
+    assert resumed.resumed_from == 1
+    alone = fit(model, data, mean_square, steps=3, batch_size=2, progress=False, seed=0)
+    assert same(resumed.params, alone.params)
+    np.savez(tmp_path / "data" / "3.npz", **{name: 2 * array for name, array in data[3].items()})
+    with pytest.raises(jaxrnn.TrainingError, match=r"of another training: data\.npz is .*4 examples"):
+        train(4)
 
 
 def test_options_of_the_command_are_keys(folder, tmp_path):

@@ -301,7 +301,7 @@ def listed_below(folder: Location, patterns: Iterable[str]) -> tuple[list[Any], 
 
 
 def _below_folder(folder: Path, depth: float) -> Iterator[tuple[list[str], Path, str | None]]:
-    """Yield the parts of the relative name, the path and the kind of all but folders; the kind of a file is None."""
+    """Yield the parts of the relative name, the path and the kind of all files (None) and other entries."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
     failed: list[OSError] = []
@@ -311,7 +311,10 @@ def _below_folder(folder: Path, depth: float) -> Iterator[tuple[list[str], Path,
         for name in [*files, *loops]:
             path = Path(here, name)
             yield [*above, name], path, None if path.is_file() else _kind_of(path)
-        folders[:] = [name for name in folders if name not in loops] if len(above) + 1 < depth else []
+        inside = [name for name in folders if name not in loops]
+        folders[:] = inside if len(above) + 1 < depth else []
+        for name in inside[len(folders) :]:
+            yield [*above, name], Path(here, name), "folders"
     for error in failed:
         path = Path(os.fspath(error.filename))
         yield [*path.relative_to(folder).parts, ""], path, "folders without permission"

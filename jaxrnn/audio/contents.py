@@ -1,24 +1,28 @@
-"""Identities of recordings: digests of the contents of files, and versions of objects in stores."""
+"""Recordings of folders, tables, patterns and files, and their identity: digests of files, versions of objects."""
 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxrnn._files.progress import note
-from jaxrnn._files.stores import REQUESTS, Location, Url, check_regular
+from jaxrnn._files.stores import REQUESTS, Location, Url, check_regular, location
 from jaxrnn.answers import Unknown
-from jaxrnn.errors import optional_package
+from jaxrnn.audio.recordings import THREADS, recordings_below
+from jaxrnn.errors import InputError, optional_package
 
-#: Concurrent readers of files.
-THREADS = 8
+#: Suffixes of tables of recordings.
+TABLES = (".csv", ".parquet")
+#: The place of recordings, or several.
+Places = str | Path | Url | list[str | Path | Url]
 #: Bytes to read from which a line says so.
 LONG = 2**30
 #: Nanoseconds that a file must be unchanged before its digest is kept: clocks of file systems are coarse.
@@ -26,6 +30,42 @@ SETTLED = 2_000_000_000
 
 #: The size, the times of the last modification and change in nanoseconds, and the inode of a file.
 Stamp = tuple[int, int, int, int]
+
+
+def recordings_at(places: Places, patterns: Sequence[str], what: str = "recordings") -> list[Any]:
+    """Return the recordings of a folder, a table, a pattern or a file, or of a list of these.
+
+    A table (CSV or Parquet) has a column ``path``, and a pattern has ``*``, ``?`` or ``**``. ``patterns`` are those of
+    recordings in a folder, and all names match the last part of one. ``what`` names the recordings in messages.
+
+    Raises:
+        InputError: a place does not exist, or has no recordings or other files.
+        StoreError: the store cannot be reached.
+    """
+    found: list[Any] = []
+    for each in places if isinstance(places, list) else [places]:
+        place = location(each)
+        parts = str(place).split("/")
+        depth = next((index for index, part in enumerate(parts) if "*" in part or "?" in part), len(parts))
+        if place.suffix.lower() in TABLES:
+            from jaxrnn.audio.corpus import from_manifest  # needs Polars
+
+            paths = [item.path for item in from_manifest(place)]
+        elif place.is_dir():
+            paths = recordings_below(place, patterns, what)
+        elif place.is_file():
+            paths = [place]
+        elif depth < len(parts):
+            folder = location("/".join(parts[:depth]) or ("/" if depth else "."))
+            paths = recordings_below(folder, ["/".join(parts[depth:])], what)
+        else:
+            raise InputError(f"there is no folder or file {place}")
+        for path in paths:
+            if not any(fnmatch.fnmatchcase(path.name.lower(), pattern.rpartition("/")[2]) for pattern in patterns):
+                listed = ", ".join(patterns)
+                raise InputError(f"{place} has other files than {what}: {path.name} matches none of {listed}")
+        found += paths
+    return found
 
 
 class Identity(NamedTuple):
@@ -50,6 +90,14 @@ def identity_of(paths: Sequence[Location]) -> Identity:
         for part in (os.fsencode(path.name), content):
             digest.update(len(part).to_bytes(8) + part)
     return Identity(digest.hexdigest(), unknown)
+
+
+def facts_of(kinds: Mapping[str, Sequence[Location]], what: str) -> dict[str, Any]:
+    """Return the identity of kinds of recordings as facts; ``unknown_contents`` counts objects without a version."""
+    known = {kind: identity_of(paths) for kind, paths in kinds.items()}
+    facts: dict[str, Any] = {kind: f"{len(kinds[kind])} {what} {each.digest[:16]}" for kind, each in known.items()}
+    unknown = sum(each.unknown for each in known.values())
+    return facts | ({"unknown_contents": unknown} if unknown else {})
 
 
 def contents_of(paths: Sequence[Location]) -> list[bytes | Unknown]:

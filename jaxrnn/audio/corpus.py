@@ -13,8 +13,7 @@ import numpy as np
 
 from jaxrnn._files.messages import near, short_repr
 from jaxrnn._files.stores import REQUESTS, Location, Url, bare_name, files_below, location, name_below, resolved
-from jaxrnn.audio.contents import THREADS
-from jaxrnn.audio.recordings import open_recording, recordings_below
+from jaxrnn.audio.recordings import THREADS, open_recording, recordings_below
 from jaxrnn.errors import InputError, optional_package
 
 with optional_package("polars", "tables of recordings", "evaluate"):
@@ -73,8 +72,6 @@ def from_folder(
     """
     folder = location(folder)
     paths = recordings_below(folder, patterns)
-    if not paths:
-        raise InputError(f"{folder} holds no files that match {', '.join(patterns)}")
     references: dict[str, Location] = {}
     if reference is not None:
         below = location(reference)

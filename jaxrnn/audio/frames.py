@@ -18,6 +18,8 @@ from jaxrnn.errors import InputError, is_count
 Padding = Literal["zeros", "reflect", "causal", "none"]
 Norm = Literal["none", "ortho", "window"]
 Synthesis = Literal["window", "sum"]
+#: The largest number of samples in a frame.
+MAX_SIZE = 2**20
 #: Sums of squared windows up to this value count as zero, as in SciPy.
 TINY = 1e-10
 
@@ -56,6 +58,8 @@ class Frames:
     def __post_init__(self) -> None:
         if not is_count(self.size, 4):
             raise InputError(f"a frame has at least 4 samples, not {self.size!r}")
+        if self.size > MAX_SIZE:
+            raise InputError(f"a frame has at most {MAX_SIZE:,} samples, not {self.size:,}")
         if not is_count(self.hop, 1) or self.hop > self.size:
             raise InputError(f"the hop must be from 1 to the {self.size} samples of a frame, not {self.hop!r}")
         for name, known in {"padding": Padding, "norm": Norm, "synthesis": Synthesis}.items():
@@ -103,10 +107,14 @@ class Frames:
             "reconstructs unmodified spectra, and modulates errors of a network"
         )
 
-    def check_inverse(self) -> None:
-        """Check that each sample has a weight in some frame; otherwise raise InputError."""
-        if self.synthesis == "window":
-            synthesis_window(self.weights, self.hop)
+    @property
+    def synthesis_weights(self) -> np.ndarray | None:
+        """The window of the synthesis, for samples that lie in all their frames; None if frames are only added.
+
+        Raises:
+            InputError: a sample has no weight in any frame.
+        """
+        return synthesis_window(self.weights, self.hop) if self.synthesis == "window" else None
 
     def cut(self, samples: Any) -> jax.Array:
         """Return the windowed frames ``[..., frames, size]`` of a waveform ``[..., samples]``, padded as `padding`."""
@@ -131,17 +139,17 @@ class Frames:
             frames: the frames, which overlap.
             length: the number of samples, no more than the frames hold; by default, all samples without the padding.
         """
-        self.check_inverse()
         dtype, count = frames.dtype, frames.shape[-2]
         total, places = (count - 1) * self.hop + self.size, self._places(count)
         self._check_length(length, total - self._before)
         empty = jnp.zeros((*frames.shape[:-2], total), dtype)
         weights, before = self.weights.astype(dtype), self._before
-        if self.synthesis == "sum":
+        synthesis = self.synthesis_weights
+        if synthesis is None:
             result = empty.at[..., places].add(frames)
         elif self.padding == "causal" and length is None:
             # All samples outside of the padding lie in all their frames; a given length may reach into the padding.
-            result = empty.at[..., places].add(frames * synthesis_window(self.weights, self.hop).astype(dtype))
+            result = empty.at[..., places].add(frames * synthesis.astype(dtype))
         else:
             squares = jnp.broadcast_to(weights**2, (count, self.size))
             divisor = jnp.zeros(total, dtype).at[places].add(squares)

@@ -6,9 +6,9 @@ import contextlib
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from scipy import signal
@@ -28,6 +28,9 @@ SEEKABLE = (".wav", ".flac", ".aif", ".aiff", ".au", ".caf", ".rf64", ".w64")
 #: libsndfile reports at least this number of frames for a sound of unknown length.
 UNKNOWN = 2**62
 
+#: Concurrent readers of files.
+THREADS = 8
+
 #: The array name of sound and of NPY files.
 SAMPLES = "samples"
 
@@ -35,35 +38,19 @@ SAMPLES = "samples"
 Array = np.ndarray | RangeArray
 
 
-class Recording(Protocol):
-    """A recording that can be read part by part.
-
-    Attributes:
-        length: the number of frames: samples of sound at the requested rate, or the first axis of arrays.
-        frame: by array, the shape of one frame.
-        kinds: by array, ``"floats"``, ``"complex numbers"`` or ``"integers"``.
-    """
-
-    length: int
-    frame: Mapping[str, tuple[int, ...]]
-    kinds: Mapping[str, str]
-
-    def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Read frames ``start`` to ``stop``, with zeros outside the recording."""
-        ...
-
-
-def recordings_below(folder: Location, patterns: Iterable[str]) -> list[Any]:
+def recordings_below(folder: Location, patterns: Sequence[str], what: str = "recordings") -> list[Any]:
     """Return the recordings below a folder, sorted by path; a line on standard error counts all that is left out.
 
     Raises:
-        InputError: the folder does not exist.
+        InputError: the folder does not exist, or has no recordings.
         StoreError: the store cannot be reached.
     """
     found, others = listed_below(folder, patterns)
+    if not found:
+        raise InputError(f"{folder} has no {what}: no files match {', '.join(patterns)}")
     if others:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
-        note(f"{folder}: {len(found):,} recordings; left out: {listed}")
+        note(f"{folder}: {len(found):,} {what}; left out: {listed}")
     return found
 
 
@@ -224,3 +211,8 @@ class ArrayFile:
         if stop >= self.length:
             self._unpacked = {}
         return parts
+
+
+#: A recording that is read part by part. ``length`` is the number of frames: samples at the requested rate, or the
+#: first axis of arrays. By array, ``frame`` is the shape of one frame, and ``kinds`` the kind of the numbers.
+Recording = SoundFile | ArrayFile

@@ -136,12 +136,12 @@ def finetune(
             loss.power=0.5.
         resume: Continue from existing checkpoints, or refuse existing checkpoints. [default: the value of the file,
             else resume]
-        trust_names: Continue with `recordings` of a store that gives neither versions nor ETags, if names and sizes are
-            equal.
+        trust_names: Continue with `npz` or `recordings` of a store that gives neither versions nor ETags, if names and
+            sizes are equal.
         hop: Samples from one frame to the next. Options of --stft set the keys of stft.
     """
     if trust_names:
-        overrides = (*overrides, "data.recordings.trust_names=true")
+        overrides = (*overrides, "data.trust_names=true")
     overrides = (*overrides, *(f"stft.{key}={value}" for key, value in sound.items() if sound))
     with _among(hosts):
         _finetune(path, overrides, resume)

@@ -282,17 +282,18 @@ def recordings_in(
 ) -> dict[str, Callable[[], InputFiles]]:
     """Return functions that read the recordings of a folder, by file name.
 
-    Recordings are sound files, .npz files, and .npy files of a single input.
+    Recordings are sound files, .npz files, and .npy files of a single input. A line counts all that is left out.
     """
-    recordings: dict[str, Callable[[], InputFiles]] = {}
-    for path in sorted(folder.iterdir()):
-        if _is_sound(path) or path.suffix == ".npz":
-            recordings[path.name] = partial(InputFiles, inputs=path, resample=resample)
-        elif path.suffix == ".npy" and len(specs) == 1:
-            recordings[path.name] = partial(InputFiles, input={specs[0].name: str(path)})
-    if not recordings:
-        raise InputError(f"{folder} has no recordings: sound files, .npz files, or .npy files of a single input")
-    return recordings
+    from jaxrnn.audio.contents import recordings_at
+    from jaxrnn.audio.sounds import SOUNDS
+
+    def reader(path: Path) -> Callable[[], InputFiles]:
+        if path.suffix.lower() == ".npy":
+            return partial(InputFiles, input={specs[0].name: str(path)})
+        return partial(InputFiles, inputs=path, resample=resample)
+
+    suffixes = [*SOUNDS, ".npz", *([".npy"] if len(specs) == 1 else [])]
+    return {path.name: reader(path) for path in recordings_at(folder, [f"*{suffix}" for suffix in suffixes])}
 
 
 def read_recordings(folder: Path, specs: Sequence[ArraySpec], resample: int | None) -> dict[str, dict[str, np.ndarray]]:

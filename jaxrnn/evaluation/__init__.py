@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jaxrnn.audio.corpus import Item, from_folder, from_manifest
-from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import Workers
 from jaxrnn.evaluation.compare import PairedComparison, compare
 from jaxrnn.evaluation.evaluation import Evaluation, evaluate
+from jaxrnn.evaluation.framed import Framed
 from jaxrnn.evaluation.metrics import (
     METRICS,
     Accumulator,
@@ -25,9 +25,9 @@ from jaxrnn.evaluation.systems import Offline, Piece, System
 __all__ = [
     "METRICS",
     "Accumulator",
-    "Chain",
     "Column",
     "Evaluation",
+    "Framed",
     "Item",
     "Metric",
     "NoValueError",
@@ -35,7 +35,6 @@ __all__ = [
     "PairedComparison",
     "Piece",
     "Results",
-    "Stage",
     "System",
     "Workers",
     "build_metric",

@@ -275,7 +275,7 @@ class WorkerPool:
         except Exception as error:  # parts of a system raise many types
             raise InputError(
                 f"this system cannot be pickled for workers ({error}): give a function that makes the system, such as "
-                "lambda: Chain(...)"
+                "lambda: Waveform(...)"
             ) from error
         self._workers = workers
         self._backend = (_Processes if workers.address is None else _RayTasks)(pickled, workers)

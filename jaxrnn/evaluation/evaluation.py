@@ -19,9 +19,11 @@ from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.stores import Location, location
 from jaxrnn.audio.contents import identity_of
 from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
+from jaxrnn.audio.waveforms import Waveform
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
+from jaxrnn.evaluation.framed import system_of
 from jaxrnn.evaluation.judging import discard_partial
 from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency, with_unprocessed
 from jaxrnn.evaluation.parts import Parts, Row, collected, frame_of, row_of, write_whole
@@ -42,14 +44,14 @@ class Evaluation:
     """The evaluation of a system on a corpus.
 
     Args:
-        system: the system.
+        system: the system, as in `evaluate`.
         corpus: the recordings, with different ids.
         metrics: the metrics.
         out: the results folder; units that are finished there are not computed again.
         trust_names: True to continue with recordings of a store that gives neither versions nor ETags, if names and
             sizes are equal.
         facts: other facts that determine the results, such as files or settings of a system of your own, so that
-            different evaluations are not mixed. `Chain` and `Offline` need no facts. A `Stepper` of your own is
+            different evaluations are not mixed. `Framed` and `Offline` need no facts. A `Stepper` of your own is
             identified by a `fingerprint`, or else by the spec.
         batch: recordings in a batch.
         chunk: seconds of each recording in a chunk; for arrays, frames divided by the rate of the system.
@@ -72,7 +74,7 @@ class Evaluation:
 
     def __init__(
         self,
-        system: System,
+        system: System | Waveform | Callable[[], System | Waveform],
         corpus: Sequence[Item],
         metrics: Sequence[Metric],
         out: Location,
@@ -89,7 +91,8 @@ class Evaluation:
         examples: int = EXAMPLES,
     ):
         self._slices, self._page = slices, {"title": title, "main": main, "examples": examples}
-        self.system, self.corpus, self.metrics = system, checked(corpus), tuple(metrics)
+        self.system = system = system_of(system)
+        self.corpus, self.metrics = checked(corpus), tuple(metrics)
         frames = chunk_frames(system, chunk, batch)
         check_metrics(self.metrics, system, self.corpus)
         self.outputs = out / OUTPUTS if keep else None
@@ -219,7 +222,7 @@ def _fingerprint(corpus: Sequence[Item]) -> tuple[dict[str, Any], int]:
 
 
 def make_evaluator(
-    system: System | Callable[[], System],
+    system: System | Waveform | Callable[[], System | Waveform],
     metrics: Sequence[Metric] | Callable[[], Sequence[Metric]],
     *,
     batch: int,
@@ -227,13 +230,13 @@ def make_evaluator(
     out: Location | None,
 ) -> Evaluator:
     """Make the evaluator of a worker, which writes the outputs to a folder of results unless ``out`` is None."""
-    made = system() if callable(system) else system
+    made = system_of(system)
     judges = metrics() if callable(metrics) else metrics
     return Evaluator(made, judges, batch=batch, chunk=chunk, outputs=None if out is None else out / OUTPUTS)
 
 
 def evaluate(
-    system: System | Callable[[], System],
+    system: System | Waveform | Callable[[], System | Waveform],
     corpus: Sequence[Item],
     metrics: Sequence[Metric | str],
     out: Location | str,
@@ -256,7 +259,8 @@ def evaluate(
     Finished units are kept: after an interruption, the same call continues and writes the same tables.
 
     Args:
-        system: the system, such as a `Chain` or an `Offline`, or a function that makes the system.
+        system: a `jaxrnn.audio.Waveform`, a system such as `Offline`, or a function that makes one of these. A waveform
+            takes 16,000 samples per second; `Framed` has other rates.
         corpus: the recordings, from `from_folder` or `from_manifest`.
         metrics: metrics, or names for `build_metric`.
         out: the results folder, here or by URL.
@@ -304,9 +308,8 @@ def evaluate(
         "keep": keep,
         "computing": pool,
     }
-    made = system() if callable(system) else system
     options |= {"trust_names": trust_names, "slices": slices, "title": title, "main": main}
-    evaluation = Evaluation(made, corpus, built, out, **options)
+    evaluation = Evaluation(system, corpus, built, out, **options)
     return evaluation.conclude(run(evaluation, progress), baseline)
 
 

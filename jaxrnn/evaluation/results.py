@@ -17,8 +17,8 @@ import polars as pl
 from jaxrnn._files.messages import as_json, short_repr
 from jaxrnn._files.stores import Location, local_copy, location
 from jaxrnn.audio.corpus import COLUMNS, PLACE, POLARS_ERRORS, Item, extra_columns
+from jaxrnn.audio.waveforms import AUDIO
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.chain import AUDIO
 from jaxrnn.evaluation.metrics import METRICS, Column, Metric, Pool
 from jaxrnn.evaluation.parts import Row, collected, scan_counts, write_whole
 from jaxrnn.evaluation.summary import check_slices, summary_of

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from jaxrnn.audio.corpus import PATTERNS, Item, from_folder, from_manifest
+from jaxrnn.audio.frames import Frames
+from jaxrnn.audio.networks import Network
 from jaxrnn.audio.sounds import MAX_RATE
-from jaxrnn.audio.waveforms import STFT, waveform_of
+from jaxrnn.audio.waveforms import STFT, Waveform, waveform_of
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.chain import Chain, Stage
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of, make_evaluator
+from jaxrnn.evaluation.framed import Framed
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
 from jaxrnn.evaluation.systems import Offline, System, chunk_frames
 from jaxrnn.model import Model
@@ -64,15 +66,30 @@ class CorpusSettings(Settings):
         return self
 
 
+def _frames(size: int, hop: int, window: str | None = None) -> Frames:
+    """Return the frames of `stages`.
+
+    Args:
+        size: samples of a frame.
+        hop: samples from one frame to the next.
+        window: the name of a window of ``scipy.signal.get_window``, or ``"sqrt_hann"``, for analysis and synthesis;
+            None to use no window.
+    """
+    return Frames(size, hop, "boxcar", synthesis="sum") if window is None else Frames(size, hop, window)
+
+
 class StageSettings(Settings):
-    """One network of a chain, as in `jaxrnn.evaluation.Stage`."""
+    """One network over frames, as in `jaxrnn.audio.Network`."""
 
     model: ModelSettings
     """A network that takes one frame a step: its file, or the keys below."""
     takes: str = "samples"
     """`samples` of the frame, the `magnitude` of its spectrum, or the `spectrum`."""
     gives: str = "result"
-    """`samples`, a `spectrum`, a `mask` for the spectrum, or a `result` for each frame, such as a probability."""
+    """`samples`, a `spectrum`, a `magnitude`, a `mask` for the spectrum, or a `result` for each frame, such as a
+    probability."""
+    exponent: PositiveFloat = 1.0
+    """The network sees magnitudes to this power, such as 0.3."""
     input: str | None = None
     """The model's input, where it has several."""
     output: str | None = None
@@ -107,7 +124,7 @@ class StreamSettings(Settings):
 class SystemSettings(Settings):
     """The system: frames and stages, a stream, or a function that returns a `jaxrnn.evaluation.System`."""
 
-    frames: Annotated[dict[str, Any], Options(Chain, names=("size", "hop", "window"))] | None = None
+    frames: Annotated[dict[str, Any], Options(_frames)] | None = None
     """Frames of sound for `stages`."""
     stages: list[StageSettings] = []
     """Networks that take one frame a step, in order."""
@@ -239,12 +256,14 @@ def _system(file: File) -> System:
     settings = file.settings.system
     if settings.function is not None:
         system = file.call(settings.function, settings.arguments, "system")
+        if isinstance(system, Waveform):
+            return Framed(system, rate=settings.rate)
         missing = [name for name in ("start", "run", "rate", "delay", "padded") if not hasattr(system, name)]
         if missing:
             with file.at("system", "function"):
                 raise InputError(
                     f"{settings.function} returned a {type(system).__name__} without {', '.join(missing)}: return a "
-                    "jaxrnn.evaluation.System"
+                    "jaxrnn.evaluation.System or a jaxrnn.audio.Waveform"
                 )
         return system
     if (stream := settings.stream) is not None:
@@ -256,15 +275,15 @@ def _system(file: File) -> System:
                 return Offline(streamed, waveform.params, rate=settings.rate)
             streamed = model.stream(stream.symbol or "S", stream.pulse, **bounds)
             return Offline(streamed, model.params, rate=settings.rate)
-    stages = []
+    networks = []
     for place, stage in enumerate(settings.stages):
         with file.at("system", "stages", place):
             options = stage.model_dump(exclude={"model"})
-            stages.append(Stage(_load(stage.model), **options))
+            networks.append(Network(_load(stage.model), **options))
     frames = settings.frames
     assert frames is not None, "it has one of the three"
     with file.at("system"):
-        return Chain(tuple(stages), **frames, rate=settings.rate)
+        return Framed(Waveform(networks, _frames(**frames)), rate=settings.rate)
 
 
 def _load(settings: ModelSettings) -> Model:

@@ -17,6 +17,7 @@ from jax import lax
 
 from jaxrnn._files.messages import VALUE, short_repr
 from jaxrnn._jax.context import exact_types
+from jaxrnn.audio.networks import in_front
 from jaxrnn.audio.recordings import SAMPLES
 from jaxrnn.audio.sounds import check_rate
 from jaxrnn.errors import InputError
@@ -24,12 +25,9 @@ from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.steps.recordings import scan_steps, time_axis
 from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import Bound, Stepper
-from jaxrnn.steps.stepspec import OutputSpec, StepSpec
 
 #: The largest number of frames in a chunk of all recordings of a batch: a gibibyte of sound.
 MAX_FRAMES = 2**28
-#: The largest number of samples in a frame of a chain.
-MAX_SIZE = 2**20
 
 
 @short_repr
@@ -137,13 +135,6 @@ class Offline:
         params: the parameters; None to use the parameters of the stepper.
         rate: samples per second, for recordings of sound.
 
-    Attributes:
-        rate: as above.
-        multiple: the pulse, which divides the number of frames of a chunk.
-        before: zero, because past frames are in the state.
-        delay: delays of the stepper's spec.
-        per_frame: rates of the stepper's spec; 1 for a model in steps.
-
     Raises:
         StateError: the model forgets its state, so it has no steps; `Model.stream` turns it into a streamed function.
         InputError: the object is not a stepper, parameters are missing, an input has no time axis, or all outputs lack
@@ -155,8 +146,8 @@ class Offline:
     def __init__(self, stepper: Stepper, params: Any = None, *, rate: int = 16_000):
         check_rate(rate, "rate")
         self.rate = rate
-        self._network = network = BatchedStepper(stepper, params)
-        spec = network.spec
+        self._bound = Bound(stepper, params)
+        spec = self._bound.spec
         if spec.pulse > MAX_FRAMES:
             raise InputError(f"a pulse has at most {MAX_FRAMES:,} frames, not {spec.pulse:,}")
         for each in spec.inputs:
@@ -175,7 +166,7 @@ class Offline:
     @property
     def identity(self) -> dict[str, Any]:
         """The stepper, the parameters and the rate."""
-        return {"rate": self.rate, **self._network.identity}
+        return {"rate": self.rate, **identity_of(self._bound)}
 
     def padded(self, frames: int) -> int:
         """Return ``frames``: the stepper is flushed without padding."""
@@ -187,13 +178,13 @@ class Offline:
 
     def start(self, batch: int) -> Any:
         """Return the initial state, with the batch axis first."""
-        return self._network.start(batch)
+        return start_of(self._bound, batch)
 
     def run(
         self, carry: Any, parts: Mapping[str, jax.Array], frames: jax.Array, *, ending: bool
     ) -> tuple[dict[str, Piece], Any]:
         """Process a chunk, and flush the streams that end in the chunk."""
-        spec, arrays = self._network.spec, {}
+        spec, arrays = self._bound.spec, {}
         for each in spec.inputs:
             name = SAMPLES if set(parts) == {SAMPLES} and len(spec.inputs) == 1 else each.name
             if name not in parts:
@@ -205,83 +196,37 @@ class Offline:
 
     @functools.cached_property
     def _params(self) -> Any:
-        return self._network.packed({})
+        return packed_for(self._bound)
 
     @functools.cached_property
     def _advance(self) -> Any:
-        return jax.jit(self._network.advance, static_argnames="ending")
+        spec = self._bound.spec
+        axes = {each.name: each.time_axis or 0 for each in spec.outputs}
 
+        def advance(params: Any, state: Any, parts: Arrays, counts: jax.Array, *, ending: bool) -> Any:
+            def one(state: Any, parts: Arrays, count: jax.Array) -> tuple[dict[str, Piece], Any]:
+                inputs = {each.name: self._input(each, parts[each.name]) for each in spec.inputs}
+                bound = self._bound.with_params(params)
+                arrays, counts, after = advance_one(bound, state, inputs, count, ending=ending)
+                pieces = {name: Piece(in_front(array, axes[name]), counts[name]) for name, array in arrays.items()}
+                return pieces, after
 
-class BatchedStepper:
-    """A stepper with parameters, for batches of recordings. ``params`` None uses the parameters of the stepper.
+            return jax.vmap(one)(state, parts, counts)
 
-    ``spec`` is the spec of the stepper for a single stream.
-    """
+        return jax.jit(advance, static_argnames="ending")
 
-    def __init__(self, stepper: Stepper, params: Any):
-        self.stepper, self._params = stepper, params
-        self._bound = Bound(stepper, params)
-        self.spec: StepSpec = self._bound.spec
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Plain values that identify the program, bound values and weights.
-
-        A stepper without a ``fingerprint`` is identified by the spec.
-        """
-        program = getattr(self.stepper, "fingerprint", None)
-        params = jax.tree_util.tree_leaves_with_path(self._bound.params)
-        return {
-            "model": PurePath(self.stepper.spec.label).name,
-            "program": self.stepper.spec.to_json() if program is None else program,
-            "params": fingerprint([(jax.tree_util.keystr(place), array) for place, array in params]),
-        }
-
-    def packed(self, dims: Mapping[str, int]) -> Any:
-        """Return the parameters for `advance`, packed for inputs of these sizes."""
-        with jax.ensure_compile_time_eval():  # the first call can come inside a trace
-            return Bound(self.stepper, self._params, dims=dims).packed().params
-
-    def start(self, batch: int) -> Any:
-        """Return the state of a batch before the first frame, with a leading batch axis."""
-        return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), self._bound.start())
-
-    def fitted(self, each: ArraySpec, elements: int) -> ArraySpec:
-        """Return the input for one frame, with the open dimension sized for ``elements`` numbers."""
-        spec = self.spec
+    def _input(self, each: ArraySpec, frames: jax.Array) -> jax.Array:
+        """Return frames ``[time, ...]`` as an input of a recording. Floats may round, but do not become integers."""
+        spec, elements = self._bound.spec, math.prod(frames.shape[1:])
         one = each.with_frames(each.sizes[each.time_axis] // spec.pulse) if each.time_axis is not None else each
         known = math.prod(size for size in one.shape or () if isinstance(size, int))
         if one.shape is None or len(one.symbols) > 1 or (elements % known if one.symbols else elements != known):
             raise InputError(f"{spec.label}: a frame of {elements} numbers does not fit {one}")
-        return one.sized(dict.fromkeys(one.symbols, elements // known))
-
-    def advance(
-        self, params: Any, state: Any, frames: Mapping[str, jax.Array], counts: jax.Array, *, ending: bool
-    ) -> tuple[dict[str, Piece], Any]:
-        """Process the next frames of the recordings.
-
-        ``params`` come from `packed`. ``frames`` are ``[batch, time, ...]`` by input, with the elements of a frame in
-        the order of the input's elements. ``counts``, ``int32[batch]``, are the frames that belong to each stream.
-        ``ending`` is True if a stream ends in these frames.
-        """
-        bound = self._bound.with_params(params).with_pulse(next(iter(frames.values())).shape[1])
-        outputs = {each.name: each for each in self.spec.outputs}
-
-        def one(state: Any, frames: Mapping[str, jax.Array], count: jax.Array) -> tuple[dict[str, Piece], Any]:
-            inputs = {each.name: self._input(each, frames[each.name]) for each in self.spec.inputs}
-            arrays, counts, after = advance_one(bound, state, inputs, count, ending=ending)
-            pieces = {name: Piece(_in_front(outputs[name], array), counts[name]) for name, array in arrays.items()}
-            return pieces, after
-
-        return jax.vmap(one)(state, dict(frames), counts)
-
-    def _input(self, each: ArraySpec, frames: jax.Array) -> jax.Array:
-        """Return frames ``[time, ...]`` as an input of a recording. Floats may round, but do not become integers."""
-        one = self.fitted(each, math.prod(frames.shape[1:]))
+        one = one.sized(dict.fromkeys(one.symbols, elements // known))
         assert each.dtype is not None, "it has a shape"
         kinds = (jnp.complexfloating, jnp.inexact)
         if any(jnp.issubdtype(frames.dtype, kind) and not jnp.issubdtype(each.dtype, kind) for kind in kinds):
-            raise InputError(f"{self.spec.label}: {each.as_input} takes no {frames.dtype} of a recording")
+            raise InputError(f"{spec.label}: {each.as_input} takes no {frames.dtype} of a recording")
         frames = frames.astype(each.dtype)
         axis = one.time_axis
         if axis is None:
@@ -290,10 +235,29 @@ class BatchedStepper:
         return jnp.moveaxis(frames.reshape(frames.shape[0] * one.sizes[axis], *rest), 0, axis)
 
 
-def _in_front(output: OutputSpec, array: jax.Array) -> jax.Array:
-    """Return an output of a recording as ``[time, ...]``, without a batch axis of size 1."""
-    moved = jnp.moveaxis(array, output.time_axis or 0, 0)
-    return moved[:, 0] if moved.ndim > 1 and moved.shape[1] == 1 else moved
+def identity_of(bound: Bound) -> dict[str, Any]:
+    """Return plain values that identify the program of a stepper, bound values and weights.
+
+    A stepper without a ``fingerprint`` is identified by the spec.
+    """
+    program = getattr(bound.stepper, "fingerprint", None)
+    params = jax.tree_util.tree_leaves_with_path(bound.params)
+    return {
+        "model": PurePath(bound.stepper.spec.label).name,
+        "program": bound.stepper.spec.to_json() if program is None else program,
+        "params": fingerprint([(jax.tree_util.keystr(place), array) for place, array in params]),
+    }
+
+
+def packed_for(bound: Bound, dims: Mapping[str, int] | None = None) -> Any:
+    """Return the parameters of a stepper, packed for inputs of these sizes."""
+    with jax.ensure_compile_time_eval():  # the first call can come inside a trace
+        return Bound(bound.stepper, bound.given, dims=dims).packed().params
+
+
+def start_of(bound: Bound, batch: int) -> Any:
+    """Return the state of a batch before the first frame, with a leading batch axis."""
+    return jax.tree.map(lambda array: jnp.broadcast_to(array, (batch, *array.shape)), bound.start())
 
 
 def advance_one(
@@ -306,9 +270,10 @@ def advance_one(
 
     Returns the outputs with frames, the number of existing frames in each output, and the state.
     """
+    room = bound.spec.count_frames(inputs) or 0
+    bound = bound.with_pulse(room)
     spec = bound.spec
     timed = [each for each in spec.outputs if not each.at_end and time_axis(spec, each) is not None]
-    room = spec.count_frames(inputs) or 0
     if not spec.streams or not ending:
         outputs, state = bound.scan(state, inputs)
         counts = {

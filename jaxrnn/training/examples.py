@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxrnn._files.arrays import read_arrays
 from jaxrnn._files.messages import describe, near_or_all
-from jaxrnn._files.stores import Location, files_below, location
+from jaxrnn._files.stores import Location
+from jaxrnn.audio.contents import facts_of, recordings_at
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec, widens
 
@@ -105,14 +105,16 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
     """A sequence of examples in ``.npz`` files, one per file, read on access.
 
     ``files`` is a folder, or a pattern with ``*``, ``?`` or ``**``, as a path or URL. Files are sorted by name. A
-    missing file is an InputError, an unreachable store a StoreError.
+    missing file is an InputError, an unreachable store a StoreError. ``trust_names`` is as in `Mixtures`.
     """
 
-    def __init__(self, files: Location):
-        is_folder = files.is_dir()
-        self.files = files_below(files, ("*.npz",)) if is_folder else _matched(files)
-        if not self.files:
-            raise InputError(f"there are no .npz files in {files}" if is_folder else f"there is no file {files}")
+    def __init__(self, files: Location, *, trust_names: bool = False):
+        self.files, self.trust_names = recordings_at(files, ["*.npz"], "examples"), trust_names
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """A digest of the names and contents, as in `Mixtures`."""
+        return facts_of({"npz": self.files}, "examples")
 
     def __len__(self) -> int:
         return len(self.files)
@@ -125,15 +127,6 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
     def label(self, index: int) -> str:
         """Return the name of an example for messages."""
         return f"example {index} ({self.files[index].name})"
-
-
-def _matched(pattern: Location) -> Sequence[Location]:
-    parts = (pattern.absolute().as_posix() if isinstance(pattern, Path) else str(pattern)).split("/")
-    for place, part in enumerate(parts):
-        if "*" in part or "?" in part:
-            folder = location("/".join(parts[:place]) or "/")
-            return files_below(folder, ("/".join(parts[place:]),)) if folder.is_dir() else ()
-    return (pattern,) if pattern.is_file() else ()
 
 
 def read_npz(path: Location) -> dict[str, np.ndarray]:

@@ -247,7 +247,7 @@ def _resume(state: TrainState, placement: Placement, folder: Folder, progress: b
         raise TrainingError(
             f"{data['unknown_contents']} recordings may have changed since the checkpoints in {folder.path}: their "
             "store gives neither a version nor an ETag. Choose another folder, or trust their names and sizes with "
-            "`trust_names=True` of `Mixtures` (--trust-names)"
+            "`trust_names=True` of `Mixtures` (`trust_names` of `data` in a settings file, --trust-names)"
         )
     state.restore(snapshot, placement)
     announce(f"Resumed from update {state.step}", progress is not False)

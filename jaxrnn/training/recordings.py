@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import signal
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn._files.stores import Location, Url, location
-from jaxrnn.audio.contents import identity_of
-from jaxrnn.audio.recordings import SAMPLES, open_recording, recordings_below
+from jaxrnn._files.stores import Location
+from jaxrnn.audio.contents import Places, facts_of, recordings_at
+from jaxrnn.audio.recordings import SAMPLES, open_recording
 from jaxrnn.audio.sounds import SOUNDS, check_rate
 from jaxrnn.errors import InputError, check_count
 
-#: A folder of sounds, a table of sounds or a sound, here or by URL; or several.
-Sounds = str | Path | Url | list[str | Path | Url]
 #: The lowest and the highest of numbers that are drawn uniformly.
 Range = tuple[float, float]
 
 #: The array of a mixture with the clean sound.
 CLEAN = "clean"
-#: Suffixes of sounds, for messages.
-LISTED = ", ".join(SOUNDS)
 #: A part with no sample above this value, full scale 1, is silent; this many parts are drawn until one is not.
 AUDIBLE, TRIES = 1e-3, 100
 #: The most samples of an example or of all examples for validation.
@@ -45,7 +40,8 @@ class Mixtures:
 
     Attributes:
         clean: Clean recordings: a folder of sounds (WAV, FLAC and others), a CSV or Parquet table with a column
-            ``path``, or a sound; or a list of these, here or by URL. Shorter recordings have silence around them.
+            ``path``, a pattern such as ``voices/*.wav``, or a sound; or a list of these, here or by URL. Shorter
+            recordings have silence around them.
         noise: Noises, in the same forms. Shorter noises are repeated.
         rooms: Impulse responses of rooms, in the same forms. The direct sound keeps its place and level.
         rate: Samples per second of the network.
@@ -65,9 +61,9 @@ class Mixtures:
         InputError: A number is out of range, there are no recordings, or there is nothing to remove.
     """
 
-    clean: Sounds
-    noise: Sounds | None = None
-    rooms: Sounds | None = None
+    clean: Places
+    noise: Places | None = None
+    rooms: Places | None = None
     rate: int = 16_000
     seconds: float = 2.0
     snr: Range = (-5.0, 15.0)
@@ -100,9 +96,16 @@ class Mixtures:
             np.empty(self.length, bool).reshape(self.shape)
         except (TypeError, ValueError):
             raise InputError(f"`shape={self.shape}` does not hold {self.length} samples: write -1 for them") from None
-        self._sounds = {kind: _sounds_in(kind, getattr(self, kind)) for kind in (CLEAN, "noise", "rooms")}
+        self._sounds = {kind: self._sounds_of(kind) for kind in (CLEAN, "noise", "rooms")}
         if len(self._sounds[CLEAN]) < self.speakers:
             raise InputError(f"`speakers={self.speakers}` of {len(self._sounds[CLEAN])} recordings: give more of them")
+
+    def _sounds_of(self, kind: str) -> list[Location]:
+        places = getattr(self, kind)
+        try:
+            return [] if places is None else recordings_at(places, [f"**/*{suffix}" for suffix in SOUNDS], "sounds")
+        except InputError as error:
+            raise InputError(f"`{kind}`: {error}") from error
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -112,10 +115,7 @@ class Mixtures:
         store are known by version or ETag. ``unknown_contents`` counts objects without either, if there are any.
         """
         facts = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "trust_names"}
-        known = {kind: identity_of(sounds) for kind, sounds in self._sounds.items()}
-        facts |= {kind: f"{len(self._sounds[kind])} sounds {each.digest[:16]}" for kind, each in known.items()}
-        unknown = sum(each.unknown for each in known.values())
-        return facts | ({"unknown_contents": unknown} if unknown else {})
+        return facts | facts_of(self._sounds, "sounds")
 
     def drawn(self, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
         """Return examples that stay the same, for `Validation`; all are in memory."""
@@ -181,25 +181,6 @@ class Mixtures:
     def _read(self, path: Location) -> np.ndarray:
         sound = open_recording(path, self.rate)
         return sound.part(0, sound.length)[SAMPLES].astype(np.float64)
-
-
-def _sounds_in(kind: str, places: Sounds | None) -> list[Location]:
-    """List the sounds of folders, tables and files, in the order of the places, each sorted by name."""
-    found: list[Location] = []
-    for each in places if isinstance(places, list) else [] if places is None else [places]:
-        place = location(each)
-        if place.suffix.lower() in (".csv", ".parquet"):
-            from jaxrnn.audio.corpus import from_manifest
-
-            sounds = [item.path for item in from_manifest(place)]
-        elif place.suffix.lower() in SOUNDS:
-            sounds = [place]
-        else:
-            sounds = recordings_below(place, [f"**/*{suffix}" for suffix in SOUNDS])
-        if not sounds or not all(sound.suffix.lower() in SOUNDS for sound in sounds):
-            raise InputError(f"`{kind}`: {place} has {'other files than' if sounds else 'no'} sounds ({LISTED})")
-        found += sounds
-    return found
 
 
 def _amplitude(sound: np.ndarray) -> float:

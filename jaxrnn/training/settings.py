@@ -71,6 +71,13 @@ class ExamplesSettings(Settings):
         return self
 
 
+class DataSettings(ExamplesSettings):
+    """Examples to train on."""
+
+    trust_names: bool = False
+    """True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are equal."""
+
+
 class LossSettings(FunctionSettings):
     """The name and the options of a loss or metric."""
 
@@ -125,7 +132,7 @@ class TrainingSettings(Settings):
 
     model: ModelSettings
     """The network: its ONNX file, or the keys below."""
-    data: ExamplesSettings
+    data: DataSettings
     """The examples to train on."""
     loss: PartSettings | list[PartSettings]
     """The loss that updates minimize: a name, the keys below, or a list of losses, whose weighted sum counts."""
@@ -402,12 +409,14 @@ def _optimizer(file: File) -> Optimizer:
 
 
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
+    trusted = isinstance(settings, DataSettings) and settings.trust_names
     if settings.npz is not None:
         with file.at(key, "npz"):
-            return NpzFiles(settings.npz)
+            return NpzFiles(settings.npz, trust_names=trusted)
     if settings.recordings is not None:
         with file.at(key, "recordings"):
-            mixtures = Mixtures(**settings.recordings)
+            options = settings.recordings
+            mixtures = Mixtures(**{**options, "trust_names": trusted or options["trust_names"]})
             return mixtures.drawn(settings.count) if isinstance(settings, ValidationSettings) else mixtures
     assert settings.function is not None, "it has one of the three"
     examples = file.call(settings.function, settings.arguments, key)
