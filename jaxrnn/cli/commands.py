@@ -166,6 +166,7 @@ def _parameter(argument: Argument, kind: Any, details: list[Option]) -> click.Pa
     names = [field.name for field in dataclasses.fields(Option)]
     option = Option(**{name: value for each in details for name in names if (value := getattr(each, name))})
     several = typing.get_origin(kind) in (tuple, dict)
+    needed = argument.default is inspect.Parameter.empty and not several
     common: dict[str, Any] = {"metavar": option.metavar}
     if kind is not bool:
         common["type"] = option.type or _type(typing.get_args(kind)[0] if several else kind)
@@ -174,15 +175,15 @@ def _parameter(argument: Argument, kind: Any, details: list[Option]) -> click.Pa
     if option.positional:
         return click.Argument([argument.name], **common)
     spelled = option.names or ("--" + argument.name.replace("_", "-"),)
-    needed = argument.default is inspect.Parameter.empty and not several
     default = None if needed or several else argument.default
+    if not needed:  # for click, None as a default is a value
+        common["default"] = default
     return click.Option(
         [argument.name, *spelled],
         **common,
         is_flag=kind is bool,
         multiple=several,
         required=needed,
-        default=default,
         show_default=default is not None and (kind is not bool or "/" in spelled[0]),
         help=f"{argument.text} {option.text}".strip(),
     )
