@@ -21,6 +21,7 @@ from stores import new_bucket, upload
 from test_training_modes import normalised_model
 
 import jaxrnn
+from jaxrnn._files.stores import Url
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.settings.files import SettingsFile
@@ -249,6 +250,14 @@ def test_the_printed_settings_are_a_file_that_means_the_same(folder, tmp_path_fa
     assert settings.optimizer.options == {"weight_decay": 0.5}
     assert call(elsewhere, "--print-config").stdout.splitlines()[1:] == printed.splitlines()[1:]
     assert not (folder / "a.png").exists()
+
+
+def test_printed_urls_are_read_again(folder):
+    recordings = {"clean": "s3://bucket/clean", "noise": ["noise", "https://host/x.wav"]}
+    printed = folder / "printed.yaml"
+    printed.write_text(call(write(folder, data={"recordings": recordings}), "--print-config").stdout)
+    found = read(printed).data.recordings
+    assert (found["clean"], found["noise"]) == (Url("s3://bucket/clean"), [folder / "noise", Url("https://host/x.wav")])
 
 
 def test_the_command_explains_every_key():
