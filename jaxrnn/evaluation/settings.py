@@ -26,13 +26,11 @@ from jaxrnn.settings.models import (
     FunctionName,
     FunctionSettings,
     ModelSettings,
-    PositiveFloat,
-    PositiveInt,
     Settings,
 )
 
 # isort: split
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 
 class CorpusSettings(Settings):
@@ -96,7 +94,7 @@ class StreamSettings(Settings):
     """Frames in a step; by default the fewest that fit."""
     past: PositiveInt | None = None
     """For causal attention without a bound: the most earlier frames that a frame sees; this changes the network."""
-    future: Annotated[int, Field(ge=0)] | dict[str, int] | None = None
+    future: NonNegativeInt | dict[str, int] | None = None
     """For an offline network: the frames after a block that backward recurrences, statistics and attention see, or
     frames by the start of the name of a node; this changes the network. As long as the longest recording, the network
     is the offline one."""
@@ -128,13 +126,6 @@ class SystemSettings(Settings):
         return self
 
 
-class MetricSettings(FunctionSettings):
-    """The name and the options of a metric."""
-
-    name: FunctionName
-    """A metric of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
-
-
 class EvaluationSettings(Settings):
     """A model over a corpus: the keys of a file for `jaxrnn evaluate`."""
 
@@ -142,13 +133,13 @@ class EvaluationSettings(Settings):
     """The recordings: their folder, or the keys below."""
     system: SystemSettings
     """The system that runs on them: `frames` with `stages`, or `stream`, or `function`."""
-    metrics: list[MetricSettings] = []
+    metrics: list[FunctionSettings] = []
     """The metrics: a list of names, or of the keys below."""
     slices: list[str] = []
     """Columns of the manifest to group results by; a column with many numbers is cut into quartiles."""
     main: str | None = None
     """The metric that ranks recordings; by default the first."""
-    examples: int = Field(5, ge=0)
+    examples: NonNegativeInt = 5
     """The number of recordings that the report plays, of the best and of the worst each."""
     keep: bool = False
     """True to write the outputs as files to `outputs` in the folder of results."""
@@ -207,7 +198,7 @@ def _workers(file: File, workers: Workers) -> Workers:
 
 
 def _metrics(file: File) -> tuple[Metric, ...]:
-    def make(place: int, metric: MetricSettings) -> Metric:
+    def make(place: int, metric: FunctionSettings) -> Metric:
         with file.at("metrics", place):
             return build_metric(metric.name, metric.options, file.folder)
 

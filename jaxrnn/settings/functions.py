@@ -162,8 +162,9 @@ class Options:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of pydantic."""
         keys = self.described()
-        lists = [list in map(typing.get_origin, typing.get_args(each.type)) for each in keys if each.name == self.short]
-        short: Any = str | Location | list if any(lists) else str | Location
+        kinds = [kind for each in keys if each.name == self.short for kind in typing.get_args(each.type)]
+        lists = any(typing.get_origin(kind) is list for kind in kinds)
+        short: Any = str | Location | list if lists else str | Location
 
         def with_key(value: Any) -> Any:
             return {self.short: value} if self.short is not None and isinstance(value, short) else value

@@ -19,7 +19,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     PlainSerializer,
     PlainValidator,
     SerializationInfo,
@@ -59,7 +58,7 @@ def _anywhere(value: Any, info: ValidationInfo) -> Any:
 
 def _text_of(path: Any) -> str:
     if not isinstance(path, Location):
-        raise PydanticSerializationUnexpectedValue  # for the next type of a union, such as a list of paths
+        raise PydanticSerializationUnexpectedValue("not a path")  # for the next type of a union
     return str(path)
 
 
@@ -74,8 +73,6 @@ LocalPath = Annotated[Path, BeforeValidator(_on_this_machine)]
 AnyPath = Annotated[Location, PlainValidator(_anywhere), PlainSerializer(_text_of)]
 #: A function by name; serialized with an absolute path if the context is that folder.
 FunctionName = Annotated[str, PlainSerializer(_with_folder)]
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseModel):
@@ -114,11 +111,12 @@ class OpenSettings(Settings):
 
 
 class FunctionSettings(OpenSettings):
-    """The name and the options of a function."""
+    """The name and the options of a function, such as a loss or a metric."""
 
     short = "name"
 
     name: FunctionName
+    """A name in jaxrnn, or your `file.py:function` or `module:function`. Options stand beside the name."""
 
 
 class ModelSettings(Settings):

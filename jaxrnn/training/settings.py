@@ -25,8 +25,6 @@ from jaxrnn.settings.models import (
     LocalPath,
     ModelSettings,
     OpenSettings,
-    PositiveFloat,
-    PositiveInt,
     Settings,
 )
 from jaxrnn.training import losses, metrics
@@ -44,7 +42,7 @@ from jaxrnn.training.student import Student
 from jaxrnn.training.validation import validate
 
 # isort: split
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -71,14 +69,7 @@ class ExamplesSettings(Settings):
         return self
 
 
-class LossSettings(FunctionSettings):
-    """The name and the options of a loss or metric."""
-
-    name: FunctionName
-    """A name in jaxrnn, or your `file.py:function` or `module:function`. Options stand beside the name."""
-
-
-class PartSettings(LossSettings):
+class PartSettings(FunctionSettings):
     """The name and the options of a loss, with a weight."""
 
     weight: float = 1.0
@@ -133,7 +124,7 @@ class TrainingSettings(Settings):
     """Number of updates. Give either `steps` or `epochs`."""
     epochs: PositiveInt | None = None
     """Number of passes over the examples."""
-    metrics: dict[str, LossSettings] = {}
+    metrics: dict[str, FunctionSettings] = {}
     """Further functions to measure, by name: on the validation examples, or else on the batches."""
     batch_size: PositiveInt = 16
     """Examples per update, on all devices together."""
@@ -146,7 +137,7 @@ class TrainingSettings(Settings):
     symbol: str | None = None
     """With `stft` or `future`: the time dimension of an offline network; with `stft`, by default the network takes a
     frame a step."""
-    future: Annotated[int, Field(ge=0)] | dict[str, int] | None = None
+    future: NonNegativeInt | dict[str, int] | None = None
     """Train the network with bounded futures, a `Student`: the frames after a block that backward recurrences,
     statistics and attention see; or frames by the start of the name of a node, with the default under `""`."""
     past: PositiveInt | None = None
@@ -168,7 +159,7 @@ class TrainingSettings(Settings):
     """Number of devices to split a batch over; by default all."""
     dtype: Literal["bfloat16", "float16"] | None = None
     """The dtype of operands of products; by default the dtype of the parameters."""
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
     """The random seed."""
     export: LocalPath | None = None
     """ONNX file for the result: the file of `model` with new parameters."""
@@ -374,7 +365,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def _function(
-    file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str | int
+    file: File, settings: FunctionSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str | int
 ) -> Loss:
     """Build the loss or metric that is named in a part of the file."""
     axis = file.settings.sequences["time_axis"]
