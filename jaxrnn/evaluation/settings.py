@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from jaxrnn.audio.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.audio.sounds import MAX_RATE
@@ -30,7 +30,7 @@ from jaxrnn.settings.models import (
 )
 
 # isort: split
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 class CorpusSettings(Settings):
@@ -53,13 +53,12 @@ class CorpusSettings(Settings):
     """True to continue with recordings of a store that gives neither versions nor ETags, if names and sizes are
     equal."""
 
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that there is either a folder or a manifest."""
         if (self.folder is None) == (self.manifest is None):
             raise ValueError("expected either folder or manifest")
         if self.manifest is not None and self.reference is not None:
             raise ValueError("a manifest has references in its column 'reference'")
-        return self
 
 
 class StageSettings(Settings):
@@ -118,12 +117,11 @@ class SystemSettings(Settings):
     rate: PositiveInt = Field(16_000, le=MAX_RATE)
     """Samples a second that the system takes; recordings of other rates are resampled."""
 
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that there is one kind of system."""
         kinds = [self.frames is not None and bool(self.stages), self.stream is not None, self.function is not None]
         if sum(kinds) != 1 or (self.frames is None) != (not self.stages):
             raise ValueError("expected either frames with stages, or stream, or function")
-        return self
 
 
 class EvaluationSettings(Settings):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -93,10 +93,18 @@ class Settings(BaseModel):
             kind = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
             yield Argument(name, kind, default, " ".join((field.description or "").split()))
 
+    def check_rules(self) -> None:
+        """Raise a ValueError if valid values do not go together."""
+
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {cls.short: value} if cls.short is not None and isinstance(value, str | Location) else value
+
+    @model_validator(mode="after")
+    def _follow_rules(self) -> Self:
+        self.check_rules()
+        return self
 
 
 class OpenSettings(Settings):

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import jax
 
@@ -42,7 +42,7 @@ from jaxrnn.training.student import Student
 from jaxrnn.training.validation import validate
 
 # isort: split
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -60,13 +60,12 @@ class ExamplesSettings(Settings):
     recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
     """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
 
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that there is one source of examples."""
         if sum(each is not None for each in (self.npz, self.function, self.recordings)) != 1:
             raise ValueError("expected one of npz, function and recordings")
         if self.function is None and self.arguments:
             raise ValueError("arguments are for a function")
-        return self
 
 
 class PartSettings(FunctionSettings):
@@ -168,20 +167,15 @@ class TrainingSettings(Settings):
     plot: LocalPath | None = None
     """PNG file for the loss curve."""
 
-    @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that the training has one length, and that bounds have a future."""
         if self.steps is None and self.epochs is None:
             raise ValueError("expected either steps or epochs")
         if self.steps is not None and self.epochs is not None:
             raise ValueError("expected either steps or epochs, not both; null takes one out")
-        return self
-
-    @model_validator(mode="after")
-    def _bounds_have_a_future(self) -> Self:
         bounds = ("teacher", "past", "block", "export_stream")
         if self.future is None and (given := [key for key in bounds if getattr(self, key) is not None]):
             raise ValueError(f"{given[0]} goes with future, the frames that a network with bounded futures sees")
-        return self
 
 
 File = SettingsFile[TrainingSettings]
