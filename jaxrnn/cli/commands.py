@@ -142,11 +142,9 @@ def _made(make: Callable[..., Any], arguments: Iterator[Argument], texts: Mappin
 
 def _signature(make: Callable[..., Any]) -> Iterator[Argument]:
     """Return the arguments of a function or a dataclass; inherited fields have the texts of the base class."""
-    hints, texts = {}, {}
-    for kind in reversed(make.__mro__) if isinstance(make, type) else [make]:
-        if kind is not object:
-            hints |= typing.get_type_hints(kind, include_extras=True)
-            texts |= documented(kind.__doc__)
+    hints, texts = typing.get_type_hints(make, include_extras=True), {}
+    for kind in reversed(make.__mro__[:-1]) if isinstance(make, type) else [make]:
+        texts |= documented(kind.__doc__)
     for each in inspect.signature(make).parameters.values():
         yield Argument(each.name, hints[each.name], each.default, texts.get(each.name, ""))
 

@@ -184,6 +184,13 @@ class TimedPulses(PulseOptions):
 
     sound: Annotated[SoundOrHop, _SOUND]
 
+    def hop(self, rate: float | None) -> float | None:
+        """Return the samples from one frame to the next by ``--hop``, or None; with ``--stft``, frames are samples."""
+        hop = None if self.sound else self.sound.hop
+        if hop is not None and rate is None:
+            raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
+        return hop
+
 
 def _futures(text: str) -> tuple[int | str, ...]:
     """Return the frames of ``0,5,all``."""
