@@ -292,6 +292,12 @@ def test_the_command_explains_every_key():
             "optimizer.learning_rate.end: unknown option of linear_schedule (did you mean 'end_value'?)",
         ),
         ({"optimizer": {"learning_rate": {"schedule": "constant_schedule"}}}, "learning_rate.value: missing"),
+        (
+            {"optimizer": {"name": "adam", "b1": "x"}},
+            "optimizer.b1: Input should be a valid boolean or a valid integer or a valid number, not 'x'",
+        ),
+        ({"data": {"recordings": {"clean": "a", "snr": [1.0]}}}, "data.recordings.snr.1: missing"),
+        ({"optimizer": {"learning_rate": {"schedule": "x"}}}, "no schedule 'x' in optax; there are: constant_schedule"),
         ({"optimizer": {"clip_norm": float("inf")}}, "clip_norm: Input should be a finite number, not inf"),
         (
             {"sequences": {"time_axis": "x"}},

@@ -195,8 +195,9 @@ def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str
     for each in errors:
         if each["type"] == "value_error":
             return str(each["ctx"]["error"])
-    # Each type of a union has a separate message.
-    first, *others = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
+    # Each type of a union has a separate message. Arrays and other objects cannot be written in a file.
+    said = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
+    first, *others = [text for text in said if "instance of" not in text] or said
     wanted = " or ".join([first, *(text.removeprefix("Input should be ") for text in others)])
     hint = near(errors[0]["input"], re.findall("'([^']+)'", wanted))
     return f"{wanted}, not {shown(errors[0]['input'])}{hint}"
@@ -205,12 +206,11 @@ def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str
 def _inside(location: Sequence[str | int], values: Any, kind: str) -> Keys:
     keys: list[str | int] = []
     for place, part in enumerate(location):
+        if isinstance(values, list):
+            values = dict(enumerate(values))
         ends_missing = kind == "missing" and place == len(location) - 1
         if isinstance(values, Mapping) and (part in values or ends_missing):
             values = values.get(part)
-            keys.append(part)
-        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
-            values = values[part]
             keys.append(part)
     return tuple(keys)
 
