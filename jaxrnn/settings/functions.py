@@ -136,11 +136,10 @@ def check_options(
     """
     keys = _keys(function, skipped)
     try:
-        checked = TypeAdapter(_as_dict(function, keys)).validate_python(dict(options), context=folder)
+        return TypeAdapter(_as_dict(function, keys)).validate_python(dict(options), context=folder)
     except ValidationError as error:
         kind = f"option of {getattr(function, '__name__', function)}"
         raise mistakes_of(error, options, lambda _: [each.name for each in keys], kind) from error
-    return {name: value for name, value in checked.items() if name in options}
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class Options:
     """The annotation of a key whose inner keys are arguments of a Python function; the value is a dict of arguments.
 
     ``names`` are the arguments that are keys, by default all; a plain text or list gives the argument ``short``.
-    Numbers are finite.
+    Numbers are finite, and arguments that are left out get their defaults.
     """
 
     function: Callable[..., Any]
@@ -169,7 +168,7 @@ class Options:
         def with_key(value: Any) -> Any:
             return {self.short: value} if self.short is not None and isinstance(value, short) else value
 
-        schema = handler.generate_schema(_as_dict(self.function, keys, finite=True))
+        schema = handler.generate_schema(_as_dict(self.function, keys, complete=True))
         return core_schema.no_info_before_validator_function(with_key, schema)
 
 
@@ -183,22 +182,20 @@ def _keys(function: Callable[..., Any], skipped: int = 0, names: Sequence[str] =
     ]
 
 
-def _as_dict(function: Callable[..., Any], keys: Sequence[Argument], finite: bool = False) -> Any:
-    """Return the type of a dict of arguments, to which pydantic adds the defaults."""
+def _as_dict(function: Callable[..., Any], keys: Sequence[Argument], complete: bool = False) -> Any:
+    """Return the type of a dict of arguments; in a complete dict, numbers are finite, and pydantic adds defaults."""
+    fields = {}
+    for each in keys:
+        kind = Annotated[each.type, Field(default=each.default)] if complete else each.type
+        fields[each.name] = each.type if each.default is inspect.Parameter.empty else NotRequired[kind]
     typed: Any = TypedDict  # made from values, which type checkers do not follow
-    made = typed(
-        "Options",
-        {
-            each.name: each.type
-            if each.default is inspect.Parameter.empty
-            else NotRequired[Annotated[each.type, Field(default=each.default)]]
-            for each in keys
-        },
-    )
+    made = typed("Options", fields)
     open_ended = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
-    extra = "allow" if open_ended else "forbid"
     made.__pydantic_config__ = ConfigDict(
-        extra=extra, strict=True, arbitrary_types_allowed=True, allow_inf_nan=not finite
+        extra="allow" if open_ended else "forbid",
+        strict=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=not complete,
     )
     return made
 
