@@ -110,7 +110,8 @@ def test_arguments_of_functions_are_read_without_an_import(function):
 
 def test_module_runs_and_help_imports_little():
     script = (
-        "import sys, jaxrnn.cli; jaxrnn.cli.main(['--help'], standalone_mode=False); "
+        "import sys; from jaxrnn.cli import COMMANDS, main; "
+        "[main([*name, '--help'], standalone_mode=False) for name in ([], *zip(COMMANDS))]; "
         "sys.exit(repr({'jax', 'onnx', 'numpy', 'rich'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -14,7 +14,7 @@ import click
 
 from jaxrnn.cli.commands import Count, Option, Positive, command
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import OUTPUT, ModelFile, RandomInputs, new_file, refuse, save_outputs
+from jaxrnn.cli.options import OUTPUT, ModelFile, RandomInputs, new_file, refuse
 from jaxrnn.cli.output import busy, counting, show
 from jaxrnn.cli.stream_options import ComparedPulses, PulseOptions, described
 
@@ -97,6 +97,7 @@ def stream(
     """
     import jax
 
+    from jaxrnn.cli.arrays import save_outputs
     from jaxrnn.cli.stream_against import compared, comparison_report, draw
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
     from jaxrnn.steps.numpy_step import run
