@@ -68,6 +68,19 @@ def test_every_option_is_described():
         assert not [each.name for each in options if not (each.help or "").strip()], name
 
 
+def test_options_without_a_default_are_asked_for():
+    asked = []
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        arguments = ["x" for each in command.params if isinstance(each, click.Argument)]
+        needed = [each.opts[0] for each in command.params if isinstance(each, click.Option) and each.required]
+        asked += needed
+        if needed:
+            assert f"Missing option '{needed[0]}'" in call(name, *arguments, status=2).stderr
+    assert asked == ["--output", "--output"]  # of compile and export
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -97,7 +110,8 @@ def test_arguments_of_functions_are_read_without_an_import(function):
 
 def test_module_runs_and_help_imports_little():
     script = (
-        "import sys, jaxrnn.cli; jaxrnn.cli.main(['--help'], standalone_mode=False); "
+        "import sys; from jaxrnn.cli import COMMANDS, main; "
+        "[main([*name, '--help'], standalone_mode=False) for name in ([], *zip(COMMANDS))]; "
         "sys.exit(repr({'jax', 'onnx', 'numpy', 'rich'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

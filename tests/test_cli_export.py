@@ -23,8 +23,8 @@ import jaxrnn
 import jaxrnn.runtime.compiled
 from jaxrnn.audio import read_sound, write_wav
 from jaxrnn.cli import export_writing
+from jaxrnn.cli.arrays import save_archive
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import save_archive
 from jaxrnn.demo import PACKAGED
 
 

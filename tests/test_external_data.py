@@ -17,7 +17,7 @@ import jaxrnn
 from jaxrnn._files import arrays
 from jaxrnn.audio import read_sound
 from jaxrnn.audio.recordings import open_recording
-from jaxrnn.cli.options import load_archive, load_array
+from jaxrnn.cli.arrays import load_archive, load_array
 from jaxrnn.evaluation.metrics.counts import Segments
 from jaxrnn.settings.files import SettingsFile
 from jaxrnn.settings.models import Settings

@@ -21,6 +21,7 @@ from stores import new_bucket, upload
 from test_training_modes import normalised_model
 
 import jaxrnn
+from jaxrnn._files.stores import Url
 from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.settings.files import SettingsFile
@@ -251,6 +252,14 @@ def test_the_printed_settings_are_a_file_that_means_the_same(folder, tmp_path_fa
     assert not (folder / "a.png").exists()
 
 
+def test_printed_urls_are_read_again(folder):
+    recordings = {"clean": "s3://bucket/clean", "noise": ["noise", "https://host/x.wav"]}
+    printed = folder / "printed.yaml"
+    printed.write_text(call(write(folder, data={"recordings": recordings}), "--print-config").stdout)
+    found = read(printed).data.recordings
+    assert (found["clean"], found["noise"]) == (Url("s3://bucket/clean"), [folder / "noise", Url("https://host/x.wav")])
+
+
 def test_the_command_explains_every_key():
     said = " ".join(call("--keys").stdout.split())
     for words in ("optimizer.learning_rate", "metrics.NAME.name", "A checkpoint also follows the last update. [100]"):
@@ -283,6 +292,12 @@ def test_the_command_explains_every_key():
             "optimizer.learning_rate.end: unknown option of linear_schedule (did you mean 'end_value'?)",
         ),
         ({"optimizer": {"learning_rate": {"schedule": "constant_schedule"}}}, "learning_rate.value: missing"),
+        (
+            {"optimizer": {"name": "adam", "b1": "x"}},
+            "optimizer.b1: Input should be a valid boolean or a valid integer or a valid number, not 'x'",
+        ),
+        ({"data": {"recordings": {"clean": "a", "snr": [1.0]}}}, "data.recordings.snr.1: missing"),
+        ({"optimizer": {"learning_rate": {"schedule": "x"}}}, "no schedule 'x' in optax; there are: constant_schedule"),
         ({"optimizer": {"clip_norm": float("inf")}}, "clip_norm: Input should be a finite number, not inf"),
         (
             {"sequences": {"time_axis": "x"}},

@@ -12,8 +12,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from jaxrnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -166,6 +164,8 @@ def _listed(parts: Any, count: int) -> str:
 
 def as_json(value: Any) -> Any:
     """Convert a value to JSON types: dataclasses to objects, fractions to text, NaN and infinities to null."""
+    import numpy as np  # not above, so that `--help` of commands is fast
+
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

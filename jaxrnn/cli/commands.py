@@ -142,11 +142,9 @@ def _made(make: Callable[..., Any], arguments: Iterator[Argument], texts: Mappin
 
 def _signature(make: Callable[..., Any]) -> Iterator[Argument]:
     """Return the arguments of a function or a dataclass; inherited fields have the texts of the base class."""
-    hints, texts = {}, {}
-    for kind in reversed(make.__mro__) if isinstance(make, type) else [make]:
-        if kind is not object:
-            hints |= typing.get_type_hints(kind, include_extras=True)
-            texts |= documented(kind.__doc__)
+    hints, texts = typing.get_type_hints(make, include_extras=True), {}
+    for kind in reversed(make.__mro__[:-1]) if isinstance(make, type) else [make]:
+        texts |= documented(kind.__doc__)
     for each in inspect.signature(make).parameters.values():
         yield Argument(each.name, hints[each.name], each.default, texts.get(each.name, ""))
 
@@ -166,6 +164,7 @@ def _parameter(argument: Argument, kind: Any, details: list[Option]) -> click.Pa
     names = [field.name for field in dataclasses.fields(Option)]
     option = Option(**{name: value for each in details for name in names if (value := getattr(each, name))})
     several = typing.get_origin(kind) in (tuple, dict)
+    needed = argument.default is inspect.Parameter.empty and not several
     common: dict[str, Any] = {"metavar": option.metavar}
     if kind is not bool:
         common["type"] = option.type or _type(typing.get_args(kind)[0] if several else kind)
@@ -174,15 +173,15 @@ def _parameter(argument: Argument, kind: Any, details: list[Option]) -> click.Pa
     if option.positional:
         return click.Argument([argument.name], **common)
     spelled = option.names or ("--" + argument.name.replace("_", "-"),)
-    needed = argument.default is inspect.Parameter.empty and not several
     default = None if needed or several else argument.default
+    if not needed:  # for click, None as a default is a value
+        common["default"] = default
     return click.Option(
         [argument.name, *spelled],
         **common,
         is_flag=kind is bool,
         multiple=several,
         required=needed,
-        default=default,
         show_default=default is not None and (kind is not bool or "/" in spelled[0]),
         help=f"{argument.text} {option.text}".strip(),
     )

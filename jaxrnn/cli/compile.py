@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import numpy as np
 
 from jaxrnn._files.messages import bytes_of
-from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli.commands import Choice, Given, Option, Taken, command
 from jaxrnn.cli.errors import MismatchError
 from jaxrnn.cli.options import OUTPUT, Dims, InputFiles, ModelFile, new_file
@@ -67,6 +65,7 @@ def compile_(
     """
     import jax
 
+    from jaxrnn._files.writing import in_place_of
     from jaxrnn.comparison import value_agrees
     from jaxrnn.errors import ModelError
     from jaxrnn.runtime.compiled import is_compiled, load_compiled, save_compiled
@@ -164,6 +163,8 @@ def compare_steppers(
 
     Returns the comparisons of each output, and of the floats and integers of the state.
     """
+    import numpy as np
+
     from jaxrnn.comparison import compare
     from jaxrnn.errors import InputError
     from jaxrnn.steps.numpy_step import run

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import numpy as np
 
 from jaxrnn._files.progress import progress_bar
 from jaxrnn.cli.commands import NumberRange, Option, Seed, command
@@ -15,6 +14,8 @@ from jaxrnn.cli.errors import MismatchError, wants_json
 from jaxrnn.cli.output import Block, Table, show
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from jaxrnn.model import Model
 
 
@@ -53,6 +54,8 @@ def demo(
 
 def _run(seconds: float, snr: float, seed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the figures and the three signals."""
+    import numpy as np
+
     from jaxrnn.demo import PACKAGED, RATE, denoise, mixture
     from jaxrnn.demo.audio import hops
     from jaxrnn.model.loading import load

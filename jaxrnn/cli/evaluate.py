@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import click
 
-from jaxrnn._files.stores import location
 from jaxrnn.cli.commands import Count, Option
 from jaxrnn.cli.errors import INTERRUPTED, on_signal
 from jaxrnn.cli.options import Overrides, SettingsPath, settings_command
@@ -93,6 +92,8 @@ def evaluate(
 
 
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:
+    from jaxrnn._files.stores import location
+
     counts, times, folder = result["recordings"], result["times"], location(result["out"])
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""

@@ -177,7 +177,9 @@ def export(
         raise click.UsageError(
             "--as-step is the step of the model; with --symbol NAME, a step is a pulse of the stream"
         )
-    options["frame_rate"] = _frame_rate(pulses, rate)
+    hop = pulses.hop(rate)
+    pulses.need_symbol({"--rate": rate})
+    options["frame_rate"] = None if rate is None else rate / (hop or 1)
     sizes = single_sizes(dims, ": a stream or a step has no open dimensions")
     write_step(
         file,
@@ -207,12 +209,3 @@ def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, A
             "--target litert stores weights as float32, as --dtype float16, or as --quantize dynamic or static"
         )
     return {**options, "dtype": None, "quantize": options.get("quantize") or options.get("dtype")}
-
-
-def _frame_rate(pulses: TimedPulses, rate: float | None) -> float | None:
-    """Return input frames per second."""
-    hop = None if pulses.sound else pulses.sound.hop
-    if hop is not None and rate is None:
-        raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
-    pulses.need_symbol({"--rate": rate})
-    return None if rate is None else rate / (hop or 1)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import numpy as np
 
 from jaxrnn._files.messages import first_line
 from jaxrnn.cli.commands import Count, Option, Seed
@@ -233,6 +232,8 @@ def _result(
     seconds: float,
 ) -> dict[str, Any]:
     """Return the figures of a training."""
+    import numpy as np
+
     losses = [record["loss"] for record in fitted.history]
     tenth = max(1, len(losses) // 10)
     settings = training.settings

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,16 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import click
-import numpy as np
 
-from jaxrnn._files.arrays import read_arrays
-from jaxrnn._files.stores import check_writable
-from jaxrnn._files.writing import in_place_of
 from jaxrnn.cli.commands import Option, Seed, command
-from jaxrnn.cli.errors import echo, write_for_settings
+from jaxrnn.cli.errors import write_for_settings
 from jaxrnn.errors import InputError
 
+# Modules that import NumPy are imported where they are used, so that `--help` is fast.
 if TYPE_CHECKING:
+    import numpy as np
+
     from jaxrnn.model import Model
     from jaxrnn.steps.specs import ArraySpec
 
@@ -49,6 +47,8 @@ def new_file(metavar: str, *names: str) -> Option:
     endings, rule = _ENDINGS.get(Path(metavar).suffix, ((), ""))
 
     def writable(path: Path) -> Path:
+        from jaxrnn._files.stores import check_writable
+
         if metavar != FOLDER or not path.is_dir():
             check_writable(path)
         if endings and path.suffix.lower() not in endings:
@@ -81,6 +81,8 @@ def _static_values(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _static_value(name: str, text: str) -> Any:
     if text.endswith(".npy"):
+        from jaxrnn.cli.arrays import load_array
+
         return load_array(Path(text))
     try:
         return json.loads(text)
@@ -201,6 +203,7 @@ class InputFiles:
     def _read(self) -> tuple[dict[str, np.ndarray], np.ndarray | None, int | None]:
         """A dict of arrays, the samples of a sound file without the name of an input, and the rate of sound files."""
         from jaxrnn.audio.sounds import read_sound
+        from jaxrnn.cli.arrays import load_archive, load_array
 
         rates, expected = set[int](), _expected_rates()
         for option, asked in expected.items():
@@ -359,53 +362,6 @@ class RandomInputs(Inputs):
         super().__post_init__()
 
 
-def load_array(path: Path) -> np.ndarray:
-    """Return the array of a ``.npy`` file."""
-    loaded = read_arrays(path)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    raise InputError(f"{path} holds arrays by name ({', '.join(loaded)}); give it with --inputs")
-
-
-def load_archive(path: Path) -> dict[str, np.ndarray]:
-    """Return the named arrays of a ``.npz`` file."""
-    loaded = read_arrays(path)
-    if isinstance(loaded, np.ndarray):
-        raise InputError(f"{path} holds one array without a name; give it with --input NAME={path}")
-    return loaded
-
-
-def save_outputs(path: Path, arrays: Mapping[str, np.ndarray], rate: float | None) -> None:
-    """Write named outputs as ``.npz``, or the output ``audio`` of a function of waveforms as ``.wav``."""
-    if path.suffix.lower() != ".wav":
-        save_archive(path, arrays)
-        return
-    from jaxrnn.audio.sounds import write_wav
-    from jaxrnn.audio.waveforms import AUDIO
-
-    if AUDIO not in arrays or rate is None:
-        audio = f"an output {AUDIO!r}, as with --stft"
-        rated = "a sample rate: give a sound file or --rate"
-        raise InputError(f"{path} needs {rated if AUDIO in arrays else audio}")
-    samples = arrays[AUDIO]
-    write_wav(path, samples, int(rate) if rate == int(rate) else rate)  # type: ignore[arg-type]  # refused there
-    if clipped := int(np.count_nonzero(np.abs(samples) > 1)):
-        echo(f"warning: {path}: {clipped:,} of {samples.size:,} samples exceed full scale and are clipped", err=True)
-
-
-def save_archive(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a ``.npz`` file completely or not at all."""
-    with in_place_of(path) as written, zipfile.ZipFile(written, "w") as archive:
-        for name, array in arrays.items():
-            if array.dtype.kind == "O":  # strings, which NumPy would pickle
-                array = array.astype(np.str_)
-            elif array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
-                # NumPy files cannot hold dtypes such as bfloat16.
-                array = array.view(np.dtype((np.void, array.dtype.itemsize)))
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
-
-
 #: The argument ``SETTINGS.yaml``, and the option ``--set``.
 SettingsPath = Annotated[Path, Option(metavar="SETTINGS.yaml", positional=True)]
 Overrides = Annotated[tuple[str, ...], Option(("--set",), "KEY.SUB=VALUE")]
@@ -502,6 +458,7 @@ class ParamsOptions:
             return load_checkpoint(self.checkpoint, model=model, step=self.step, best=not self.last)
         if self.params is None:
             return model.params
+        from jaxrnn.cli.arrays import load_archive
         from jaxrnn.steps.specs import ArraySpec
         from jaxrnn.verification.sampling import restore_types
 

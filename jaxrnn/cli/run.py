@@ -6,15 +6,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-import numpy as np
 
 from jaxrnn.cli.commands import Option, command
-from jaxrnn.cli.options import OUTPUT, RandomInputs, StatelessFile, new_file, save_outputs
+from jaxrnn.cli.options import OUTPUT, RandomInputs, StatelessFile, new_file
 from jaxrnn.cli.output import Block, Table, busy, fields, random_line, show
 from jaxrnn.cli.stream_options import Sound, described
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @command
@@ -40,6 +42,9 @@ def run(
         output: Write the outputs by name. The file appears once it is complete.
         symbol: With --stft: the dimension of an offline network that is time, in frames.
     """
+    import numpy as np
+
+    from jaxrnn.cli.arrays import save_outputs
     from jaxrnn.verification.sampling import random_inputs
 
     if symbol is not None and not sound:
@@ -88,6 +93,8 @@ def _arrays(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def describe_array(name: str, array: np.ndarray) -> dict[str, Any]:
     """Return name, dtype, shape, and minimum, maximum and mean of the finite elements (None without such elements)."""
+    import numpy as np
+
     facts: dict[str, Any] = {"name": name, "dtype": array.dtype.name, "shape": array.shape}
     facts |= {"min": None, "max": None, "mean": None, "not_finite": 0}
     if array.dtype.kind in "OUSc" or array.size == 0:

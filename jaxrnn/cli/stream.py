@@ -14,7 +14,7 @@ import click
 
 from jaxrnn.cli.commands import Count, Option, Positive, command
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import OUTPUT, ModelFile, RandomInputs, new_file, refuse, save_outputs
+from jaxrnn.cli.options import OUTPUT, ModelFile, RandomInputs, new_file, refuse
 from jaxrnn.cli.output import busy, counting, show
 from jaxrnn.cli.stream_options import ComparedPulses, PulseOptions, described
 
@@ -97,6 +97,7 @@ def stream(
     """
     import jax
 
+    from jaxrnn.cli.arrays import save_outputs
     from jaxrnn.cli.stream_against import compared, comparison_report, draw
     from jaxrnn.cli.stream_run import facts_of, open_source, recordings_for, report
     from jaxrnn.steps.numpy_step import run
@@ -114,9 +115,15 @@ def stream(
     pulses = given_pulses.single
     sound_rate = given.rate if rate is None else rate
     rate = sound_rate if pulses.sound else rate
-    duration = _duration(pulses.time, rate, None if pulses.sound else pulses.sound.hop, step_seconds)
+    hop = pulses.hop(rate)
+    if rate is not None and step_seconds is not None:
+        raise click.UsageError("give --rate and --hop, or --step-seconds, but not both")
+    duration = step_seconds if rate is None else (hop or 1) / rate
     pulses.need_symbol({"--frames": frames, "--verify": verify})
-    if pulses.time is not None:
+    if pulses.time is None:
+        if rate is not None and hop is None:
+            raise click.UsageError("--rate and --hop go together: a step lasts hop / rate seconds")
+    else:
         instead = f"is for steps; with {pulses.option}, give --frames, and --rate with --hop"
         refuse({"--steps": steps, "--step-seconds": step_seconds}, instead)
     # Asynchronous dispatch to a thread takes longer than a step.
@@ -160,16 +167,3 @@ def _offline(pulses: PulseOptions, model: Model, params: Any, stepper: Stepper, 
     from jaxrnn.verification.running import offline_outputs
 
     return offline_outputs(pulses.offline(stepper, model, params), stepper.spec, inputs, None)[0]
-
-
-def _duration(symbol: str | None, rate: float | None, hop: float | None, step_seconds: float | None) -> float | None:
-    """Return the seconds of a step, or of a frame if there is a symbol; None without a rate."""
-    if symbol is not None and rate is not None and hop is None:
-        return 1 / rate
-    if (rate is None) != (hop is None):
-        raise click.UsageError("--rate and --hop go together: a step lasts hop / rate seconds")
-    if rate is None or hop is None:
-        return step_seconds
-    if step_seconds is not None:
-        raise click.UsageError("give --rate and --hop, or --step-seconds, but not both")
-    return hop / rate

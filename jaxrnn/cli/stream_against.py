@@ -50,9 +50,7 @@ def compared(
     if not first:
         raise click.UsageError("--against needs recordings: --inputs FOLDER, --inputs FILE or --input NAME=FILE")
     sound_rate, arrays = first.rate, first.of(model.inputs)
-    hop = None if pulses.sound else pulses.sound.hop
-    if hop is not None and rate is None:
-        raise click.UsageError("--rate and --hop go together: a frame lasts hop / rate seconds")
+    hop = pulses.hop(rate)
     if rate is None:
         rate = sound_rate if pulses.sound else None
     per_second = None if rate is None else rate / (hop or 1)

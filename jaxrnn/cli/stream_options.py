@@ -180,13 +180,16 @@ class PulseOptions:
 
 @dataclass(frozen=True)
 class TimedPulses(PulseOptions):
-    """The options of a stream in commands where ``--hop`` also gives the duration of a step.
-
-    Attributes:
-        sound: The transforms around a network over spectra.
-    """
+    """The options of a stream in commands where ``--hop`` also gives the duration of a step."""
 
     sound: Annotated[SoundOrHop, _SOUND]
+
+    def hop(self, rate: float | None) -> float | None:
+        """Return the samples from one frame to the next by ``--hop``, or None; with ``--stft``, frames are samples."""
+        hop = None if self.sound else self.sound.hop
+        if hop is not None and rate is None:
+            raise click.UsageError("--hop goes with --rate: a frame lasts hop / rate seconds")
+        return hop
 
 
 def _futures(text: str) -> tuple[int | str, ...]:
@@ -201,17 +204,17 @@ def _futures(text: str) -> tuple[int | str, ...]:
 
 @dataclass(frozen=True)
 class ComparedPulses(TimedPulses):
-    """The options of a stream in a command that compares several futures.
+    """The options of a stream in a command that compares several futures."""
 
-    Attributes:
-        sound: The transforms around a network over spectra.
-        future: With --symbol, for an offline model: backward recurrences, statistics over the whole recording, and
-            attention to all frames see this number of later frames; with --stft, frames of spectra. This changes the
-            model; --past then bounds the attention. With --against, several numbers with commas, or all for the
-            offline limit.
-    """
-
-    future: Annotated[Any, Option(metavar="FRAMES", type=click.STRING, parse=_futures)] = None
+    future: Annotated[
+        Any,
+        Option(
+            metavar="FRAMES",
+            type=click.STRING,
+            parse=_futures,
+            text="With --against, several numbers with commas, or all for the offline limit.",
+        ),
+    ] = None
 
     @property
     def single(self) -> TimedPulses:

@@ -11,7 +11,7 @@ import click
 from jaxrnn._files.messages import pairs_of
 from jaxrnn.cli.commands import Given, NumberRange, Option, Taken, command
 from jaxrnn.cli.errors import MISMATCH
-from jaxrnn.cli.options import ManyInputs, StatelessFile, load_archive
+from jaxrnn.cli.options import ManyInputs, StatelessFile
 from jaxrnn.cli.output import (
     COMPARED,
     Block,
@@ -62,6 +62,7 @@ def verify(
         outputs: Also compare with outputs that the framework of the model recorded, by name, and say whether the file
             or an engine differs. The file may also hold values inside the graph, and the inputs.
     """
+    from jaxrnn.cli.arrays import load_archive
     from jaxrnn.verification import verify as verify_model
 
     with busy(f"verifying {file.path.name}"):

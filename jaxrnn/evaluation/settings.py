@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from jaxrnn.audio.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.audio.frames import Frames
@@ -28,13 +28,11 @@ from jaxrnn.settings.models import (
     FunctionName,
     FunctionSettings,
     ModelSettings,
-    PositiveFloat,
-    PositiveInt,
     Settings,
 )
 
 # isort: split
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 class CorpusSettings(Settings):
@@ -57,13 +55,12 @@ class CorpusSettings(Settings):
     """True to continue with recordings of a store that gives neither versions nor ETags, if names and sizes are
     equal."""
 
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that there is either a folder or a manifest."""
         if (self.folder is None) == (self.manifest is None):
             raise ValueError("expected either folder or manifest")
         if self.manifest is not None and self.reference is not None:
             raise ValueError("a manifest has references in its column 'reference'")
-        return self
 
 
 def _frames(size: int, hop: int, window: str | None = None) -> Frames:
@@ -113,7 +110,7 @@ class StreamSettings(Settings):
     """Frames in a step; by default the fewest that fit."""
     past: PositiveInt | None = None
     """For causal attention without a bound: the most earlier frames that a frame sees; this changes the network."""
-    future: Annotated[int, Field(ge=0)] | dict[str, int] | None = None
+    future: NonNegativeInt | dict[str, int] | None = None
     """For an offline network: the frames after a block that backward recurrences, statistics and attention see, or
     frames by the start of the name of a node; this changes the network. As long as the longest recording, the network
     is the offline one."""
@@ -137,19 +134,11 @@ class SystemSettings(Settings):
     rate: PositiveInt = Field(16_000, le=MAX_RATE)
     """Samples a second that the system takes; recordings of other rates are resampled."""
 
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that there is one kind of system."""
         kinds = [self.frames is not None and bool(self.stages), self.stream is not None, self.function is not None]
         if sum(kinds) != 1 or (self.frames is None) != (not self.stages):
             raise ValueError("expected either frames with stages, or stream, or function")
-        return self
-
-
-class MetricSettings(FunctionSettings):
-    """The name and the options of a metric."""
-
-    name: FunctionName
-    """A metric of jaxrnn, or your `file.py:function` or `module:function`; its options stand beside it."""
 
 
 class EvaluationSettings(Settings):
@@ -159,13 +148,13 @@ class EvaluationSettings(Settings):
     """The recordings: their folder, or the keys below."""
     system: SystemSettings
     """The system that runs on them: `frames` with `stages`, or `stream`, or `function`."""
-    metrics: list[MetricSettings] = []
+    metrics: list[FunctionSettings] = []
     """The metrics: a list of names, or of the keys below."""
     slices: list[str] = []
     """Columns of the manifest to group results by; a column with many numbers is cut into quartiles."""
     main: str | None = None
     """The metric that ranks recordings; by default the first."""
-    examples: int = Field(5, ge=0)
+    examples: NonNegativeInt = 5
     """The number of recordings that the report plays, of the best and of the worst each."""
     keep: bool = False
     """True to write the outputs as files to `outputs` in the folder of results."""
@@ -224,7 +213,7 @@ def _workers(file: File, workers: Workers) -> Workers:
 
 
 def _metrics(file: File) -> tuple[Metric, ...]:
-    def make(place: int, metric: MetricSettings) -> Metric:
+    def make(place: int, metric: FunctionSettings) -> Metric:
         with file.at("metrics", place):
             return build_metric(metric.name, metric.options, file.folder)
 

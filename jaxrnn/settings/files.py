@@ -61,26 +61,22 @@ class SettingsFile(Generic[Model]):
         except ValidationError as error:
             found = mistakes_of(error, values, lambda keys: keys_at(model, keys)).mistakes
         faulty = {str(keys[0]) for keys, _ in found if keys}
-        fields = {
-            key: (Any, None) if key in faulty else (field.annotation, field)
-            for key, field in model.model_fields.items()
-        }
-        known = {key: value for key, value in values.items() if key in fields}
-
-        def lenient(base: type[Settings]) -> Any:
-            return create_model(model.__name__, __base__=base, **cast(Any, fields)).model_validate(
-                known, context=self.folder
-            )
-
+        fields: Any = dict.fromkeys(model.model_fields.keys() & faulty, (Any, None))
+        without_rules: Any = create_model(model.__name__, __base__=model, **fields)
+        without_rules.check_rules = lambda self: None
+        known = {key: value for key, value in values.items() if key in model.model_fields}
+        partial = cast(Model, _Partial(without_rules.model_validate(known, context=self.folder), faulty))
         # pydantic checks rules between keys only if all keys are valid. An unknown key may be a misspelling of a key
         # that a rule needs, so rules are not checked then.
-        if faulty and faulty <= fields.keys():
+        if faulty and faulty <= model.model_fields.keys():
             try:
-                lenient(model)
-            except ValidationError as error:
-                found = [*found, *mistakes_of(error, known, lambda keys: keys_at(model, keys)).mistakes]
+                model.check_rules(partial)
+            except _FaultyKeyError:
+                pass
+            except ValueError as error:
+                found = [*found, ((), str(error))]
         self._mistakes = [self._line(keys, text) for keys, text in found]
-        return cast(Model, _Partial(lenient(Settings), faulty))
+        return partial
 
     @property
     def settings(self) -> Model:

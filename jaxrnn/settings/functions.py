@@ -11,18 +11,18 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 from pydantic import (
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     Strict,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
     create_model,
 )
 from pydantic.errors import PydanticUserError
@@ -33,7 +33,7 @@ from jaxrnn._files.arguments import Argument, described, documented
 from jaxrnn._files.messages import near
 from jaxrnn._files.stores import Location, Url
 from jaxrnn.errors import InputError, check_kind
-from jaxrnn.settings.models import AnyPath, LocalPath, SettingsError, mistakes_of, shown
+from jaxrnn.settings.models import AnyPath, LocalPath, mistakes_of
 
 
 def build(
@@ -127,38 +127,19 @@ def _import_file(path: Path) -> Any:
 
 
 def check_options(
-    function: Callable[..., Any],
-    options: Mapping[str, Any],
-    *,
-    skipped: int = 0,
-    names: Sequence[str] = (),
-    folder: Path | None = None,
-    kind: str = "",
+    function: Callable[..., Any], options: Mapping[str, Any], *, skipped: int = 0, folder: Path | None = None
 ) -> dict[str, Any]:
-    """Validate options for a function, and return converted values: tuples for lists, and paths in the folder.
+    """Check keyword arguments of a function against its types. Paths are relative to the folder.
 
-    ``skipped`` is the number of parameters given by position; ``names`` are the options, if not all parameters.
-    Parameters without a type accept anything. A SettingsError names unknown, missing and unsuitable options, in which
-    an option is called ``kind``. The numbers of a ``"key"`` are finite.
+    ``skipped`` is the number of parameters given by position. Parameters without a type accept anything. A
+    SettingsError names unknown, missing and unsuitable options.
     """
-    named = _taken(function, skipped, names)
-    hints = _hints(function)
-    fields = {each.name: hints.get(each.name, Any) for each in named}
-    optional = {each.name for each in named if each.default is not each.empty}
-    typed: Any = TypedDict  # made from values, which type checkers do not follow
-    schema = typed("Options", {name: NotRequired[hint] if name in optional else hint for name, hint in fields.items()})
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
-    schema.__pydantic_config__ = ConfigDict(
-        extra="allow" if open_ended else "forbid",
-        strict=True,
-        arbitrary_types_allowed=True,
-        allow_inf_nan=kind != "key",
-    )
+    keys = _keys(function, skipped)
     try:
-        return TypeAdapter(schema).validate_python(dict(options), context=folder)
+        return TypeAdapter(_as_dict(function, keys)).validate_python(dict(options), context=folder)
     except ValidationError as error:
-        kind = kind or f"option of {getattr(function, '__name__', function)}"
-        raise mistakes_of(error, options, lambda keys: fields, kind) from error
+        kind = f"option of {getattr(function, '__name__', function)}"
+        raise mistakes_of(error, options, lambda _: [each.name for each in keys], kind) from error
 
 
 @dataclass(frozen=True)
@@ -166,51 +147,57 @@ class Options:
     """The annotation of a key whose inner keys are arguments of a Python function; the value is a dict of arguments.
 
     ``names`` are the arguments that are keys, by default all; a plain text or list gives the argument ``short``.
+    Numbers are finite, and arguments that are left out get their defaults.
     """
 
     function: Callable[..., Any]
     names: tuple[str, ...] = ()
     short: str | None = None
 
+    def described(self) -> list[Argument]:
+        """Return the keys, as `jaxrnn.settings.models.Settings.described`."""
+        return _keys(self.function, names=self.names)
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of pydantic."""
-        return core_schema.with_info_plain_validator_function(self._validate)
-
-    def _validate(self, value: Any, info: ValidationInfo) -> dict[str, Any]:
-        kinds = typing.get_args(_hints(self.function).get(self.short or ""))
+        keys = self.described()
+        kinds = [kind for each in keys if each.name == self.short for kind in typing.get_args(each.type)]
         lists = any(typing.get_origin(kind) is list for kind in kinds)
-        if self.short is not None and isinstance(value, str | Location | (list if lists else str)):
-            try:
-                return self._checked({self.short: value}, info)
-            except SettingsError as error:
-                raise ValueError(error.mistakes[0][1]) from error  # about the key itself
-        if not isinstance(value, Mapping):
-            raise ValueError(f"Input should be a valid dictionary, not {shown(value)}")
-        return self._checked(value, info)
+        short: Any = str | Location | list if lists else str | Location
 
-    def _checked(self, options: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Return the given and the default arguments, in the order of the function."""
-        given = check_options(self.function, options, names=self.names, folder=info.context, kind="key")
-        keys = (each for each in self.parameters if each.name in given or each.default is not each.empty)
-        return {each.name: given.get(each.name, each.default) for each in keys}
+        def with_key(value: Any) -> Any:
+            return {self.short: value} if self.short is not None and isinstance(value, short) else value
 
-    @property
-    def parameters(self) -> list[inspect.Parameter]:
-        """The parameters of the function that are keys."""
-        return _taken(self.function, names=self.names)
-
-    def described_keys(self) -> Iterator[Argument]:
-        """Return the arguments with defaults and descriptions."""
-        texts = documented(self.function.__doc__)
-        for each in self.parameters:
-            yield Argument(each.name, None, each.default, described(texts[each.name], "`"))
+        schema = handler.generate_schema(_as_dict(self.function, keys, complete=True))
+        return core_schema.no_info_before_validator_function(with_key, schema)
 
 
-def _taken(function: Callable[..., Any], skipped: int = 0, names: Sequence[str] = ()) -> list[inspect.Parameter]:
+def _keys(function: Callable[..., Any], skipped: int = 0, names: Sequence[str] = ()) -> list[Argument]:
     """Return the parameters in ``names``, or all parameters with names after the skipped parameters."""
-    parameters = list(inspect.signature(function).parameters.values())[skipped:]
-    named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
-    return [each for each in named if each.name in names] if names else named
+    hints, texts = _hints(function), documented(function.__doc__)
+    return [
+        Argument(each.name, hints.get(each.name, Any), each.default, described(texts.get(each.name, ""), "`"))
+        for each in list(inspect.signature(function).parameters.values())[skipped:]
+        if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and (not names or each.name in names)
+    ]
+
+
+def _as_dict(function: Callable[..., Any], keys: Sequence[Argument], complete: bool = False) -> Any:
+    """Return the type of a dict of arguments; in a complete dict, numbers are finite, and pydantic adds defaults."""
+    fields = {}
+    for each in keys:
+        kind = Annotated[each.type, Field(default=each.default)] if complete else each.type
+        fields[each.name] = each.type if each.default is inspect.Parameter.empty else NotRequired[kind]
+    typed: Any = TypedDict  # made from values, which type checkers do not follow
+    made = typed("Options", fields)
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
+    made.__pydantic_config__ = ConfigDict(
+        extra="allow" if open_ended else "forbid",
+        strict=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=not complete,
+    )
+    return made
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

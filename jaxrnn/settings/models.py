@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     PlainSerializer,
     PlainValidator,
     SerializationInfo,
@@ -27,6 +26,7 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
+from pydantic_core import PydanticSerializationUnexpectedValue
 
 from jaxrnn._files.arguments import Argument
 from jaxrnn._files.messages import near
@@ -56,6 +56,12 @@ def _anywhere(value: Any, info: ValidationInfo) -> Any:
     return path
 
 
+def _text_of(path: Any) -> str:
+    if not isinstance(path, Location):
+        raise PydanticSerializationUnexpectedValue("not a path")  # for the next type of a union
+    return str(path)
+
+
 def _with_folder(name: str, info: SerializationInfo) -> str:
     file, _, function = name.rpartition(":")
     return f"{info.context / file}:{function}" if info.context and file.endswith(".py") else name
@@ -64,11 +70,9 @@ def _with_folder(name: str, info: SerializationInfo) -> str:
 #: A path relative to the folder of the settings file, which is the context of a validation.
 LocalPath = Annotated[Path, BeforeValidator(_on_this_machine)]
 #: Such a path, or the URL of an object in a store.
-AnyPath = Annotated[Location, PlainValidator(_anywhere), PlainSerializer(str)]
+AnyPath = Annotated[Location, PlainValidator(_anywhere), PlainSerializer(_text_of)]
 #: A function by name; serialized with an absolute path if the context is that folder.
 FunctionName = Annotated[str, PlainSerializer(_with_folder)]
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseModel):
@@ -81,10 +85,26 @@ class Settings(BaseModel):
     #: The key for a plain text or path in place of keys and values.
     short: ClassVar[str | None] = None
 
+    @classmethod
+    def described(cls) -> Iterator[Argument]:
+        """Return the keys with types, defaults and descriptions."""
+        for name, field in cls.model_fields.items():
+            default = Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+            kind = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+            yield Argument(name, kind, default, " ".join((field.description or "").split()))
+
+    def check_rules(self) -> None:
+        """Raise a ValueError if valid values do not go together."""
+
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {cls.short: value} if cls.short is not None and isinstance(value, str | Location) else value
+
+    @model_validator(mode="after")
+    def _follow_rules(self) -> Self:
+        self.check_rules()
+        return self
 
 
 class OpenSettings(Settings):
@@ -99,11 +119,12 @@ class OpenSettings(Settings):
 
 
 class FunctionSettings(OpenSettings):
-    """The name and the options of a function."""
+    """The name and the options of a function, such as a loss or a metric."""
 
     short = "name"
 
     name: FunctionName
+    """A name in jaxrnn, or your `file.py:function` or `module:function`. Options stand beside the name."""
 
 
 class ModelSettings(Settings):
@@ -142,9 +163,7 @@ def mistakes_of(
     """
     by_keys: dict[Keys, list[Any]] = {}
     for each in error.errors(include_url=False):
-        keys, inner = _inside(each["loc"], values, each["type"]), each.get("ctx", {}).get("error")
-        for below, text in inner.mistakes if isinstance(inner, SettingsError) else [((), inner)]:
-            by_keys.setdefault((*keys, *below), []).append({**each, "ctx": {"error": text}})
+        by_keys.setdefault(_inside(each["loc"], values, each["type"]), []).append(each)
     # A union reports a mistake for each type: keep mistakes inside a value, drop mistakes about the value.
     return SettingsError(
         [
@@ -176,8 +195,9 @@ def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str
     for each in errors:
         if each["type"] == "value_error":
             return str(each["ctx"]["error"])
-    # Each type of a union has a separate message.
-    first, *others = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
+    # Each type of a union has a separate message. Arrays and other objects cannot be written in a file.
+    said = dict.fromkeys(re.sub(" or instance of .*", "", each["msg"]) for each in errors)
+    first, *others = [text for text in said if "instance of" not in text] or said
     wanted = " or ".join([first, *(text.removeprefix("Input should be ") for text in others)])
     hint = near(errors[0]["input"], re.findall("'([^']+)'", wanted))
     return f"{wanted}, not {shown(errors[0]['input'])}{hint}"
@@ -186,53 +206,42 @@ def _message(keys: Keys, errors: list[Any], known: Callable[[Keys], Iterable[str
 def _inside(location: Sequence[str | int], values: Any, kind: str) -> Keys:
     keys: list[str | int] = []
     for place, part in enumerate(location):
+        if isinstance(values, list):
+            values = dict(enumerate(values))
         ends_missing = kind == "missing" and place == len(location) - 1
         if isinstance(values, Mapping) and (part in values or ends_missing):
             values = values.get(part)
             keys.append(part)
-        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
-            values = values[part]
-            keys.append(part)
     return tuple(keys)
 
 
-def reference(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield key, default and explanation for each key of a model and of inner models."""
-    for name, field in model.model_fields.items():
-        default = "needed" if field.is_required() else _written(field.get_default(call_default_factory=True))
-        yield prefix + name, default, " ".join((field.description or "").split())
-        between = {list: ".0.", dict: ".NAME."}.get(typing.get_origin(field.annotation), ".")
-        for inner in _models(field.annotation):
-            yield from reference(inner, prefix + name + between)
-        for each in _arguments(Annotated[field.annotation, *field.metadata, None]):
-            needed = each.default is Parameter.empty
-            yield f"{prefix}{name}.{each.name}", "needed" if needed else _written(each.default), each.text
+def reference(kind: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield key, default and explanation for each key of a model or of `Options`, and of inner ones."""
+    for key in kind.described():
+        yield prefix + key.name, _written(key.default), key.text
+        between = {list: ".0.", dict: ".NAME."}.get(typing.get_origin(key.type), ".")
+        for inner in _kinds(key.type):
+            yield from reference(inner, prefix + key.name + between)
 
 
-def keys_at(model: type[Settings], keys: Iterable[str | int]) -> list[str]:
-    """Return the keys of the inner model below these keys."""
-    for key in keys:
-        field = model.model_fields.get(str(key))  # None for the number of a list item or the name in a mapping
-        model = next(iter(_models(field.annotation)), model) if field else model
-    return list(model.model_fields)
+def keys_at(kind: Any, keys: Iterable[str | int]) -> list[str]:
+    """Return the inner keys below these keys."""
+    for key in keys:  # the number of a list item, and the name in a mapping, have no keys of their own
+        inner = [found for each in kind.described() if each.name == key for found in _kinds(each.type)]
+        kind = inner[0] if inner else kind
+    return [each.name for each in kind.described()]
 
 
-def _models(annotation: Any) -> list[type[Settings]]:
-    if isinstance(annotation, type) and not typing.get_args(annotation):
-        return [annotation] if issubclass(annotation, Settings) else []
-    return [found for argument in typing.get_args(annotation) for found in _models(argument)]
-
-
-def _arguments(annotation: Any) -> Iterator[Argument]:
-    """Return the keys that are arguments of a function, from the `jaxrnn.settings.functions.Options` in a type."""
-    for each in getattr(annotation, "__metadata__", ()):
-        if hasattr(each, "described_keys"):
-            yield from each.described_keys()
-    for each in typing.get_args(annotation):
-        yield from _arguments(each)
+def _kinds(annotation: Any) -> list[Any]:
+    """Return the models, and `jaxrnn.settings.functions.Options`, in a type."""
+    if hasattr(annotation, "described"):
+        return [annotation]
+    return list(dict.fromkeys(found for argument in typing.get_args(annotation) for found in _kinds(argument)))
 
 
 def _written(default: Any) -> str:
+    if default is Parameter.empty:
+        return "needed"
     if isinstance(default, Settings):
         default = getattr(default, default.short or "", None)
     if default is None or default == {} or default == [] or is_dataclass(default):

@@ -228,7 +228,7 @@ def find_optimizer(name: Any) -> Callable[..., optax.GradientTransformation]:
 def find_schedule(name: str) -> Callable[..., Schedule]:
     """Return the optax function for the name of a schedule; an InputError suggests the nearest name."""
     schedules = _optax().schedules
-    known = [each for each in dir(schedules) if each.endswith("schedule")]
+    known = [each for each in dir(schedules) if each.endswith("_schedule") and each[0] != "_"]
     if name not in known:
         raise InputError(f"there is no schedule {name!r} in optax{near(name, known)}; there are: {', '.join(known)}")
     return getattr(schedules, name)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import jax
 
@@ -25,8 +25,6 @@ from jaxrnn.settings.models import (
     LocalPath,
     ModelSettings,
     OpenSettings,
-    PositiveFloat,
-    PositiveInt,
     Settings,
 )
 from jaxrnn.training import losses, metrics
@@ -44,7 +42,7 @@ from jaxrnn.training.student import Student
 from jaxrnn.training.validation import validate
 
 # isort: split
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 if TYPE_CHECKING:
     from jaxrnn.model import Model
@@ -62,13 +60,12 @@ class ExamplesSettings(Settings):
     recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
     """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
 
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that there is one source of examples."""
         if sum(each is not None for each in (self.npz, self.function, self.recordings)) != 1:
             raise ValueError("expected one of npz, function and recordings")
         if self.function is None and self.arguments:
             raise ValueError("arguments are for a function")
-        return self
 
 
 class DataSettings(ExamplesSettings):
@@ -78,14 +75,7 @@ class DataSettings(ExamplesSettings):
     """True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are equal."""
 
 
-class LossSettings(FunctionSettings):
-    """The name and the options of a loss or metric."""
-
-    name: FunctionName
-    """A name in jaxrnn, or your `file.py:function` or `module:function`. Options stand beside the name."""
-
-
-class PartSettings(LossSettings):
+class PartSettings(FunctionSettings):
     """The name and the options of a loss, with a weight."""
 
     weight: float = 1.0
@@ -140,7 +130,7 @@ class TrainingSettings(Settings):
     """Number of updates. Give either `steps` or `epochs`."""
     epochs: PositiveInt | None = None
     """Number of passes over the examples."""
-    metrics: dict[str, LossSettings] = {}
+    metrics: dict[str, FunctionSettings] = {}
     """Further functions to measure, by name: on the validation examples, or else on the batches."""
     batch_size: PositiveInt = 16
     """Examples per update, on all devices together."""
@@ -153,7 +143,7 @@ class TrainingSettings(Settings):
     symbol: str | None = None
     """With `stft` or `future`: the time dimension of an offline network; with `stft`, by default the network takes a
     frame a step."""
-    future: Annotated[int, Field(ge=0)] | dict[str, int] | None = None
+    future: NonNegativeInt | dict[str, int] | None = None
     """Train the network with bounded futures, a `Student`: the frames after a block that backward recurrences,
     statistics and attention see; or frames by the start of the name of a node, with the default under `""`."""
     past: PositiveInt | None = None
@@ -175,7 +165,7 @@ class TrainingSettings(Settings):
     """Number of devices to split a batch over; by default all."""
     dtype: Literal["bfloat16", "float16"] | None = None
     """The dtype of operands of products; by default the dtype of the parameters."""
-    seed: int = Field(0, ge=0)
+    seed: NonNegativeInt = 0
     """The random seed."""
     export: LocalPath | None = None
     """ONNX file for the result: the file of `model` with new parameters."""
@@ -184,20 +174,15 @@ class TrainingSettings(Settings):
     plot: LocalPath | None = None
     """PNG file for the loss curve."""
 
-    @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
+    def check_rules(self) -> None:
+        """Check that the training has one length, and that bounds have a future."""
         if self.steps is None and self.epochs is None:
             raise ValueError("expected either steps or epochs")
         if self.steps is not None and self.epochs is not None:
             raise ValueError("expected either steps or epochs, not both; null takes one out")
-        return self
-
-    @model_validator(mode="after")
-    def _bounds_have_a_future(self) -> Self:
         bounds = ("teacher", "past", "block", "export_stream")
         if self.future is None and (given := [key for key in bounds if getattr(self, key) is not None]):
             raise ValueError(f"{given[0]} goes with future, the frames that a network with bounded futures sees")
-        return self
 
 
 File = SettingsFile[TrainingSettings]
@@ -381,7 +366,7 @@ def _without_folders(value: Any) -> Any:
 
 
 def _function(
-    file: File, settings: LossSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str | int
+    file: File, settings: FunctionSettings, kind: str, table: Mapping[str, Callable[..., Any]], *keys: str | int
 ) -> Loss:
     """Build the loss or metric that is named in a part of the file."""
     axis = file.settings.sequences["time_axis"]
