@@ -359,7 +359,7 @@ def flush_graph(exportable: Exportable, names: Names) -> Graph:
 
 
 def function_graph(
-    function: Callable[..., Any], params: Any, example: Any, label: str | None, target: str | None
+    function: Callable[..., Any], params: Any, example: Any, label: str | None, target: str | None = None
 ) -> Graph:
     """Trace ``function(params, x)``, or ``function(x)`` if params is None, on an array or a dict of arrays."""
     check_params(params)
