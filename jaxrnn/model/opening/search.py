@@ -1,0 +1,407 @@
+"""The search for the constants of a graph that follow from the lengths of opened axes.
+
+The graph is evaluated node by node with the axes as symbols (`Opening`). The equations of the graph decide between the
+number in a `Place` and its readings: a node that fails with the number gets a reading. A place that no equation decides
+is asked, and a constant that no reading explains is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+
+from jaxrnn._files.messages import first_line
+from jaxrnn._jax.context import exact_types
+from jaxrnn.cells.forms import plain_forms
+from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
+from jaxrnn.model.opening.formulas import Openings, Sizes, multiple
+from jaxrnn.model.opening.places import Choice, Place, Places, agree, is_size
+from jaxrnn.onnx.binding import BoundGraph, bind
+from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate
+from jaxrnn.onnx.graph import bind_static, spec_of
+from jaxrnn.onnx.limits import Limits
+from jaxrnn.onnx.operators import OwnOperators
+from jaxrnn.onnx.values import Value, is_static, settle, traced
+from jaxrnn.streaming.dimensions import expression, names_in
+
+#: The kinds of places in operands that stay known integers.
+_OF_SIZES = ("element", "layout")
+#: The most evaluations of a graph, each with other readings.
+_TRIALS = 200
+
+
+class _ConflictError(Exception):
+    """The error for a node that no reading of its own operands fits."""
+
+    def __init__(self, node: BoundNode, cause: Exception):
+        super().__init__(str(cause))
+        self.node, self.cause = node, cause
+
+
+@dataclass
+class Written:
+    """An operand of a node with readings in place of numbers.
+
+    Attributes:
+        array: the operand in the file.
+        value: the operand with formulas in place of elements.
+        readings: the places and their formulas.
+    """
+
+    array: np.ndarray
+    value: Value
+    readings: list[tuple[Place, Any]]
+
+
+@dataclass
+class Trial:
+    """An evaluation of the graph with a choice of readings.
+
+    Attributes:
+        chosen: the readings of places.
+        finder: what is known of the sizes in this evaluation.
+        places: the places of all evaluated nodes, in order.
+        written: the operands with readings, by the first output of the node and the number of the operand.
+        passed: the first outputs of the nodes that were evaluated.
+        outputs: the shapes of the outputs.
+        failed: the error of the first node that no reading fits, or None.
+    """
+
+    chosen: Choice
+    finder: Places
+    places: dict[tuple[Any, ...], Place] = field(default_factory=dict)
+    written: dict[tuple[ir.Value, int], Written] = field(default_factory=dict)
+    passed: set[ir.Value] = field(default_factory=set)
+    outputs: tuple[Any, ...] = ()
+    failed: _ConflictError | None = None
+
+
+class Opening:
+    """The search for the constants of a graph that follow from the lengths of axes."""
+
+    def __init__(
+        self,
+        graph: ir.Model,
+        opened: Openings,
+        *,
+        static: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        operators: OwnOperators | None = None,
+    ):
+        self.graph = graph
+        self.program: BoundGraph = bind(graph, limits, operators)
+        inputs = self.program.block.inputs
+        names = {str(value.name) for value in inputs}
+        self.opened = {name: dict(axes) for name, axes in opened.items() if name in names}
+        #: What the caller says of constants: numbers that stay, and names of dimensions that they follow.
+        self.said = {(name, place): given for name, axes in opened.items() for place, given in axes.items()}
+        self.static = bind_static(tuple(map(spec_of, inputs)), static or {})
+        self.sizes = Sizes([value for value in inputs if value.name not in self.static], self.opened)
+        #: The shapes and known integers of each value in the file, as it is, one for each evaluation of a loop's body.
+        self._before: dict[ir.Value, set[Any]] = {}
+        self._constants: dict[ir.Value, np.ndarray] = {}
+        for block in _blocks(self.program.block):
+            self._constants |= block.constants
+            self._constants |= {value: self.program.parameters[name] for value, name in block.parameters.items()}
+        self._constraints: tuple[str, ...] = ()
+        self._trials = 0
+
+    def solved(self) -> Trial:
+        """Return an evaluation in which every place is decided, or raise a ModelError."""
+        self.read()
+        trial = self._solve({}, frozenset())
+        if trial.failed is not None:
+            # Comparisons that recordings shorter than in the file would decide differently.
+            symbols = sorted(self.sizes.opened)
+            self._constraints = tuple(f"{symbol} >= {self.sizes.numbers[symbol]}" for symbol in symbols)
+            trial = self._solve({}, frozenset())
+        if trial.failed is not None:
+            raise self._refused(trial.failed)
+        self._check_said(trial)
+        self._check_decided(trial)
+        return trial
+
+    def read(self) -> None:
+        """Evaluate the file as it is, and keep all sizes."""
+        failed = self._evaluated(self._record, None)
+        if failed is not None:
+            raise ModelError(
+                f"the file cannot be evaluated at its own length, so no axis can be opened: {first_line(failed.cause)}"
+            )
+
+    def _solve(self, chosen: Choice, fixed: frozenset[Any]) -> Trial:
+        """Choose readings until the graph can be evaluated; the result has `failed` if no choice does."""
+        trial = self.tried(chosen)
+        while trial.failed is not None:
+            node = trial.failed.node.outputs[0]
+            others = (
+                {**trial.chosen, place.key: reading}
+                for place in self._free(trial, fixed)
+                for reading in (*map(str, place.readings), None)
+                if trial.chosen.get(place.key) != reading
+            )
+            passing = (better for each in others if node in (better := self.tried(each)).passed)
+            found = next(passing, None) or self._all_of(trial, node, fixed)
+            if found is None:
+                return trial
+            trial = found
+        return trial
+
+    def _free(self, trial: Trial, fixed: frozenset[Any]) -> list[Place]:
+        """Return the places that may have another reading, the last of the graph first."""
+        places = [place for place in trial.places.values() if place.readings and place.key not in fixed]
+        return [place for place in reversed(places) if not self._is_said(place)]
+
+    def _all_of(self, trial: Trial, node: ir.Value, fixed: frozenset[Any]) -> Trial | None:
+        """Return an evaluation that passes a node with as few further readings as possible, or None."""
+        chosen, added, found = dict(trial.chosen), [], None
+        for place in self._free(trial, fixed):
+            if chosen.get(place.key) is None:
+                chosen[place.key] = str(place.readings[0])
+                added.append(place.key)
+                if len(added) > 1 and node in (found := self.tried(chosen)).passed:
+                    break
+        if found is None or node not in found.passed:
+            return None
+        for key in added[:-1]:
+            without = self.tried({**found.chosen, key: None})
+            found = without if node in without.passed else found
+        return found
+
+    def _check_decided(self, trial: Trial) -> None:
+        """Ask for the numbers that no equation decides."""
+        for key, place in trial.places.items():
+            if trial.chosen.get(key) is not None or self._is_said(place):
+                continue
+            if place.doubt:
+                raise self._asked(place, place.doubt)
+            for reading in map(str, place.readings):
+                if self._solve({**trial.chosen, key: reading}, frozenset({key})).failed is None:
+                    formula = self.sizes.spelled(reading)
+                    raise self._asked(place, f"may be a number of its own, or {formula}: the graph fits both")
+
+    def _check_said(self, trial: Trial) -> None:
+        """Refuse what the caller says of a constant that has no such place."""
+        places = {(place.name, place.index) for place in trial.places.values()}
+        for name, index in self.said.keys() - places:
+            if name not in self.opened:
+                raise InputError(
+                    f"`dims={ {name: {index: self.said[name, index]}} }`: no input has this name, and no constant of "
+                    f"this name has a number at {index} that may follow from the length"
+                )
+
+    def _is_said(self, place: Place) -> bool:
+        return (place.name, place.index) in self.said
+
+    def _asked(self, place: Place, doubt: str) -> ModelError:
+        """Return the error that asks what a number is."""
+
+        def line(said: Any) -> str:
+            own = {**self.opened.get(place.name, {}), place.index: said}
+            return f"`jaxrnn.load(path, dims={ {**self.opened, place.name: own} })`"
+
+        number = int(place.number) if float(place.number).is_integer() else place.number
+        answers = [f"{line(number)} if it is a number of its own"]
+        for formula in place.readings[:1]:
+            symbol = min(names_in(expression(formula)) & self.sizes.opened)
+            answers.append(f"{line(self.sizes.spelled(symbol))} if it is {self.sizes.spelled(formula)}")
+        if not place.readings:
+            answers.append("if not, export the network with an open axis")
+        where = f"node {place.node.name!r} ({place.node.operator}): the number {place.number:g} of {place.name!r}"
+        return ModelError(f"{where} {doubt}. Say what it is: {'; '.join(answers)}")
+
+    def _refused(self, conflict: _ConflictError) -> ModelError:
+        """Return the error for a node that fixes the length."""
+        axes = ", ".join(f"axis {axis} of {name!r}" for name, given in self.opened.items() for axis in given)
+        lengths = {self.sizes.numbers[symbol] for symbol in self.sizes.opened}
+        others = [
+            f"axis {axis} of {name!r}"
+            for name, shape in self.sizes.shapes.items()
+            for axis, size in enumerate(shape)
+            if size in lengths and axis not in self.opened.get(name, {})
+        ]
+        constants = [
+            f"{key.name!r} {list(array.shape)}"
+            for key in conflict.node.inputs
+            if key is not None and (array := self._constants.get(key)) is not None and array.size > 1
+        ]
+        text = f"{axes} cannot be opened: {first_line(conflict.cause).rstrip('.')}"
+        if constants:
+            text += f". The length is in the graph, perhaps in the constant {' or '.join(constants)}"
+        if others:
+            text += f". If {' or '.join(others)} has the same length, open it too"
+        return ModelError(f"{text}. Otherwise export the network with an open axis")
+
+    def tried(self, chosen: Choice) -> Trial:
+        """Evaluate the graph with a choice of readings."""
+        self._trials += 1
+        if self._trials > _TRIALS:
+            raise ModelError(
+                f"the constants that follow from the length were not found in {_TRIALS} trials; export the network "
+                "with an open axis"
+            )
+        trial = Trial(dict(chosen), Places(self.sizes, self._constants, self._before))
+        trial.failed = self._evaluated(functools.partial(self._called, trial), trial)
+        return trial
+
+    def _evaluated(self, caller: Any, trial: Trial | None) -> _ConflictError | None:
+        """Evaluate the graph with symbols, or without a trial at the lengths of the file; return the error of a node."""
+        block, scope = self.program.block, jax.export.SymbolicScope(self._constraints if trial else ())
+        structs: dict[str, Any] = {}
+        for spec in map(spec_of, block.inputs):
+            if spec.name not in self.static:
+                if spec.shape is None or spec.dtype is None or spec.is_text:
+                    raise InputError(f"{spec.as_input} has no declared rank or holds strings, so no axis can be opened")
+                shape = self.sizes.shape(spec.name, scope, opened=trial is not None)
+                structs[spec.name] = jax.ShapeDtypeStruct(shape, spec.dtype)
+                if trial is not None:
+                    trial.finder.see(shape)
+        arrays = self.program.parameters.items()
+        params = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays}
+
+        def applied(params: Any, arrays: Any) -> list[Any]:
+            given = {**self.static, **arrays}
+            values = [given[str(key.name)] for key in block.inputs]
+            outputs = evaluate(block, values, Scope(params, caller=caller))
+            if trial is not None:
+                trial.outputs = tuple(getattr(value, "shape", None) for value in outputs)
+            return [traced(value) for value in outputs if hasattr(value, "shape")]
+
+        try:
+            with exact_types(), plain_forms(), jax.disable_jit(False):
+                jax.eval_shape(applied, params, structs)
+        except JaxrnnError as error:
+            if isinstance(error, (InputError, LimitError)):
+                raise
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, _ConflictError):
+                cause = cause.__cause__
+            return _ConflictError(getattr(error, "node", None) or block.nodes[-1], error) if cause is None else cause
+        return None
+
+    def _record(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
+        """Evaluate a node of the file as it is, and keep its sizes."""
+        outputs = call(node, inputs, scope)
+        for key, value in zip(node.outputs, outputs, strict=False):
+            self._before.setdefault(key, set()).add(self._facts(value))
+        return outputs
+
+    def _facts(self, value: Value) -> Any:
+        shape = getattr(value, "shape", None)
+        if shape is None:
+            return None
+        known = None
+        if is_static(value) and value.dtype.kind in "iuO" and value.size <= 64:
+            known = tuple(self.sizes.number(item) if is_size(item) else None for item in value.flat)
+        return tuple(map(self.sizes.number, shape)), known
+
+    def _called(self, trial: Trial, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
+        """Evaluate a node on the chosen readings of its places, or on the first readings that fit."""
+        own = list(trial.finder.of(node, inputs, scope))
+        for place in own:
+            trial.places[place.key] = place
+            said = self.said.get((place.name, place.index))
+            if said is not None:
+                trial.chosen[place.key] = self._reading_of(place, said)
+            elif place.key not in trial.chosen and place.is_open:
+                trial.chosen[place.key] = str(place.readings[0])
+        outputs = self._first_that_fits(trial, node, inputs, own, scope)
+        trial.passed.add(node.outputs[0])
+        chosen = [(place, formula) for place in own if (formula := place.chosen(trial.chosen)) is not None]
+        if chosen:
+            values = self._with(inputs, [place for place, _ in chosen if place.kind in _OF_SIZES], trial.chosen)
+            for operand, found in itertools.groupby(chosen, lambda each: each[0].operand):
+                array = trial.finder.array_of(node, operand, inputs[operand])
+                before = np.asarray(inputs[operand]) if array is None else array
+                trial.written[node.outputs[0], operand] = Written(before, values[operand], list(found))
+        trial.finder.note(node, inputs, outputs, scope)
+        return outputs
+
+    def _reading_of(self, place: Place, said: Any) -> str | None:
+        """Return the reading that the caller says."""
+        if not isinstance(said, str):
+            if not math.isclose(said, place.number, rel_tol=1e-5):
+                raise InputError(f"dims: {place.name!r} has {place.number:g} at {place.index}, not {said:g}")
+            return None
+        symbol = self.sizes.names.get(multiple(said)[1])
+        for formula in place.readings:
+            if symbol is not None and symbol in names_in(expression(formula)):
+                return str(formula)
+        raise InputError(
+            f"dims: {place.number:g} in {place.name!r} at {place.index} is no size that follows from {said}"
+        )
+
+    def _first_that_fits(
+        self, trial: Trial, node: BoundNode, inputs: Sequence[Value], own: Sequence[Place], scope: Scope
+    ) -> tuple[Value, ...]:
+        def attempt(chosen: Choice) -> tuple[Value, ...]:
+            outputs = call(node, self._with(inputs, own, chosen), scope)
+            for key, value in zip(node.outputs, outputs, strict=False):
+                facts, known = self._facts(value), self._before.get(key, {})
+                if facts is not None and known and not any(agree(facts, each) for each in known):
+                    shapes = " or ".join(str(list(each[0])) for each in known if each is not None)
+                    raise ValueError(
+                        f"the result has the shape {list(facts[0])} at the length of the file, not {shapes}"
+                    )
+            return outputs
+
+        try:
+            return attempt(trial.chosen)
+        except LimitError:
+            raise
+        except Exception as error:
+            first = error
+        free = [
+            each for each in own if each.readings and trial.chosen.get(each.key) is None and not self._is_said(each)
+        ]
+        single = [{each.key: str(reading)} for each in free for reading in each.readings]
+        several = [{each.key: str(each.readings[0]) for each in free[: count + 1]} for count in range(1, len(free))]
+        for added in (*single, *several):
+            chosen = {**trial.chosen, **added}
+            try:
+                outputs = attempt(chosen)
+            except Exception:  # operators raise any error on sizes that do not fit
+                continue
+            trial.chosen.update(added)
+            return outputs
+        raise _ConflictError(node, first) from first
+
+    def _with(self, inputs: Sequence[Value], own: Sequence[Place], chosen: Choice) -> list[Value]:
+        """Return the operands of a node with readings in place of numbers."""
+        values = list(inputs)
+        for place in own:
+            formula = place.chosen(chosen)
+            if formula is None:
+                continue
+            value = values[place.operand]
+            if place.kind == "element":
+                items = np.array(value, object)
+                items.reshape(-1)[place.index] = formula
+                value = settle(items)
+            elif place.kind == "layout":
+                value = settle(np.array([*formula, None], object)[:-1])
+            elif place.kind == "axis":
+                one = jax.lax.slice_in_dim(traced(value), 0, 1, axis=place.index)
+                value = jnp.broadcast_to(one, (*value.shape[: place.index], formula, *value.shape[place.index + 1 :]))
+            else:
+                line = jnp.arange(formula, dtype=jnp.int64)
+                line = (formula - 1 - line if place.kind == "reversed" else line).astype(value.dtype)
+                value = line.reshape([1 if size == 1 else formula for size in value.shape])
+            values[place.operand] = value
+        return values
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for node in block.nodes:
+        for inner in node.blocks:
+            yield from _blocks(inner)
