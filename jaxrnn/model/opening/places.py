@@ -69,6 +69,7 @@ class Places:
 
     Attributes:
         runs: the nodes that run along an opened axis by a recurrence, a window or a sum, and their operators.
+        recurs: whether one of these nodes is a recurrence.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Places:
     ):
         self.sizes, self.constants, self.before = sizes, constants, before
         self.runs: dict[str, str] = {}
+        self.recurs = False
         self._live: dict[str, Any] = {}  # the formulas of sizes so far
         self._counts: set[ir.Value] = set()  # the values that depend on how many frames there are
         self._joined: dict[str, tuple[Any, ...]] = {}  # the sizes that a reshape has joined, in order
@@ -327,6 +329,7 @@ class Places:
         in_loop = bool(traits.compares) and any(sized) and scope.outer is not None
         if sums or windows or in_loop or node.applies("CumSum") or any(map(follows, _walked_axes(node, inputs))):
             self.runs.setdefault(node.name, str(node.operator.name))
+            self.recurs |= not (sums or windows)
         for shape in made:
             self.see(shape)
         if node.applies("Reshape"):

@@ -25,11 +25,9 @@ from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
 from jaxrnn.model.opening.formulas import Openings, Sizes, multiple
 from jaxrnn.model.opening.places import Choice, Place, Places, agree, is_size
-from jaxrnn.onnx.binding import BoundGraph, bind
+from jaxrnn.onnx.binding import BoundGraph
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate
 from jaxrnn.onnx.graph import bind_static, spec_of
-from jaxrnn.onnx.limits import Limits
-from jaxrnn.onnx.operators import OwnOperators
 from jaxrnn.onnx.values import Value, is_static, settle, traced
 from jaxrnn.streaming.dimensions import expression, names_in
 
@@ -90,15 +88,14 @@ class Opening:
 
     def __init__(
         self,
-        graph: ir.Model,
+        program: BoundGraph,
         opened: Openings,
         *,
         static: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        operators: OwnOperators | None = None,
+        along: str | None = None,
     ):
-        self.graph = graph
-        self.program: BoundGraph = bind(graph, limits, operators)
+        """Take axes to open, or with `along` an open dimension of the file that is followed as if it was opened."""
+        self.program = program
         inputs = self.program.block.inputs
         names = {str(value.name) for value in inputs}
         self.opened = {name: dict(axes) for name, axes in opened.items() if name in names}
@@ -106,6 +103,8 @@ class Opening:
         self.said = {(name, place): given for name, axes in opened.items() for place, given in axes.items()}
         self.static = bind_static(tuple(map(spec_of, inputs)), static or {})
         self.sizes = Sizes([value for value in inputs if value.name not in self.static], self.opened)
+        if along is not None:
+            self.sizes.opened.add(self.sizes.names[along])
         #: The shapes and known integers of each value in the file, as it is, one for each evaluation of a loop's body.
         self._before: dict[ir.Value, set[Any]] = {}
         self._constants: dict[ir.Value, np.ndarray] = {}
@@ -184,6 +183,8 @@ class Opening:
                 continue
             if place.doubt:
                 raise self._asked(place, place.doubt)
+            if place.number == 1:
+                continue  # an axis of one element fits all sizes
             for reading in map(str, place.readings):
                 if self._solve({**trial.chosen, key: reading}, frozenset({key})).failed is None:
                     formula = self.sizes.spelled(reading)
@@ -254,7 +255,7 @@ class Opening:
         return trial
 
     def _evaluated(self, caller: Any, trial: Trial | None) -> _ConflictError | None:
-        """Evaluate the graph with symbols, or without a trial at the lengths of the file; return the error of a node."""
+        """Evaluate the graph, for a trial with symbols in place of the lengths; return the error of a node."""
         block, scope = self.program.block, jax.export.SymbolicScope(self._constraints if trial else ())
         structs: dict[str, Any] = {}
         for spec in map(spec_of, block.inputs):
@@ -344,7 +345,9 @@ class Opening:
         self, trial: Trial, node: BoundNode, inputs: Sequence[Value], own: Sequence[Place], scope: Scope
     ) -> tuple[Value, ...]:
         def attempt(chosen: Choice) -> tuple[Value, ...]:
-            outputs = call(node, self._with(inputs, own, chosen), scope)
+            operands = self._with(inputs, own, chosen)
+            outputs = call(node, operands, scope)
+            _check_equal_sizes(node, operands)
             for key, value in zip(node.outputs, outputs, strict=False):
                 facts, known = self._facts(value), self._before.get(key, {})
                 if facts is not None and known and not any(agree(facts, each) for each in known):
@@ -398,6 +401,16 @@ class Opening:
                 value = line.reshape([1 if size == 1 else formula for size in value.shape])
             values[place.operand] = value
         return values
+
+
+def _check_equal_sizes(node: BoundNode, operands: Sequence[Value]) -> None:
+    """Refuse sizes that ONNX needs to be equal and JAX broadcasts, such as an initial state of one stream."""
+    rule = node.operator.traits.equal_sizes
+    if rule is not None and node.operator.traits.moves is None:
+        shapes = [getattr(value, "shape", None) for value in operands]
+        for first, second in rule(node.attributes, shapes, ()):
+            if str(first) != str(second):
+                raise ValueError(f"the sizes {first} and {second} must be equal")
 
 
 def _blocks(block: Block) -> Iterator[Block]:

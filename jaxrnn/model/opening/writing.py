@@ -17,11 +17,11 @@ from jaxrnn._files.messages import first_line
 from jaxrnn._jax.context import exact_types
 from jaxrnn.comparison import compare
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
-from jaxrnn.model.opening.formulas import Openings, Sizes, value_in, walked
+from jaxrnn.model.opening.formulas import Openings, value_in, walked
 from jaxrnn.model.opening.search import Opening, Trial, Written
 from jaxrnn.onnx.binding import BoundGraph, bind
 from jaxrnn.onnx.evaluate import Scope, evaluate
-from jaxrnn.onnx.graph import graphs_of, is_batch_name, node_label, read_graph, spec_of
+from jaxrnn.onnx.graph import graphs_of, is_batch_name, read_graph, spec_of
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.onnx.operators import OwnOperators
 from jaxrnn.onnx.reading import SourceFile, check_proto
@@ -49,8 +49,8 @@ def open_axes(
     Args:
         file: the file as it was read.
         graph: the graph of the file, which is changed.
-        opened: names of axes of inputs, ``{"x": {0: "time"}}``; and for constants, by the element or axis, a number that
-            stays or the name of a dimension that the number follows from.
+        opened: names of axes of inputs, ``{"x": {0: "time"}}``; and for constants, by the element or axis, a number
+            that stays, or the name of a dimension that the number follows from.
         static: values of inputs as in `jaxrnn.load`.
         limits: as in `jaxrnn.load`.
         operators: as in `jaxrnn.load`.
@@ -61,10 +61,9 @@ def open_axes(
             numbers differ from those of the file.
     """
     check_axes(graph, opened)
-    opening = Opening(graph, opened, static=static, limits=limits, operators=operators)
+    opening = Opening(bind(graph, limits, operators), opened, static=static)
     trial = opening.solved()
-    before = opening.program
-    original = _Running(before, opening)
+    original = _Running(opening.program, opening)
     count = _Writer(graph, opening, trial).written()
     proto = ir.serde.serialize_model(graph)
     check_proto(proto, file.folder)
@@ -81,7 +80,11 @@ def open_axes(
         if spec.shape is not None
     ]
     said.append(f"{count} operand(s) of nodes are computed from the length" if count else "no constant has the length")
-    said += _compared(original, running, opening, trial, proto)
+    whole = proto
+    if file.folder is not None:
+        whole = onnx.ModelProto.FromString(data)
+        onnx.load_external_data_for_model(whole, str(file.folder))
+    said += _compared(original, running, opening, trial, whole)
     return SourceFile(proto, data, file.folder), changed, tuple(said)
 
 
@@ -97,9 +100,8 @@ def check_axes(graph: ir.Model, opened: Openings) -> None:
             if not isinstance(given, str) or not given.strip():
                 raise InputError(f"{line}: expected the name of the axis, such as 'time'")
             if isinstance(shape[axis], str):
-                raise InputError(
-                    f"{line}: the axis is open, with the name {shape[axis]!r}; `dims={ {shape[axis]: given} }` renames it"
-                )
+                renamed = f"`dims={ {shape[axis]: given} }`"
+                raise InputError(f"{line}: the axis is open, with the name {shape[axis]!r}; {renamed} renames it")
     if not opened.keys() & specs.keys():
         raise InputError(f"`dims={dict(opened)}`: the inputs are {', '.join(map(str, specs.values()))}")
 
@@ -336,11 +338,3 @@ def _by_onnx_runtime(proto: onnx.ModelProto, arrays: Mapping[str, Any]) -> dict[
     outputs = [each.name for each in session.get_outputs()]
     feeds = {name: np.asarray(value) for name, value in arrays.items() if name in names}
     return dict(zip(outputs, session.run(None, feeds), strict=True))
-
-
-def labels(trial: Trial) -> list[str]:
-    """Return the nodes with operands that follow from the length."""
-    return [node_label(node) for output, _ in trial.written if (node := output.producer()) is not None]
-
-
-__all__ = ["Sizes", "check_axes", "labels", "open_axes"]
