@@ -43,9 +43,9 @@ class ModelSteps:
             fixed = f" The file fixes the length: {lines}." if lines else ""
             raise StateError(
                 f"{model.label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
-                f"whole sequences with `model.apply`, or turn it into a streaming model with `model.stream`.{fixed} If the "
-                f"caller carries all state, and these nodes begin again in every step, say so: `jaxrnn.load(path, "
-                f"state={known})`"
+                f"whole sequences with `model.apply`, or turn it into a streaming model with `model.stream`.{fixed} "
+                "If the caller carries all state, and these nodes begin again in every step, say so: "
+                f"`jaxrnn.load(path, state={known})`"
             )
         self._model = model
         self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}

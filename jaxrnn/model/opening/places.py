@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from jaxrnn.model.opening.formulas import Sizes
 from jaxrnn.onnx.evaluate import BoundNode, Scope, reads_of
-from jaxrnn.onnx.values import Value, is_static, is_symbolic
+from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic
 from jaxrnn.streaming.dimensions import is_symbolic as is_formula
 
 #: From this number on, the end of a slice means all that is left.
@@ -318,13 +318,20 @@ class Places:
         shapes = [getattr(value, "shape", ()) for value in inputs]
         made = [getattr(value, "shape", ()) for value in outputs]
         opened, left = ([sum(map(follows, shape)) for shape in each] for each in (shapes, made))
-        sums = traits.moves is None and not node.blocks and max(opened, default=0) > min(left, default=0)
+        if node.blocks:
+            opened += [sum(map(follows, getattr(scope.find(key), "shape", ()))) for key in reads_of(node)]
+        # The results without an axis that an operand has, such as sums over the axis.
+        computes = traits.moves is None and not traits.of_shape
+        lost = [key for key, count in zip(node.outputs, left, strict=False) if count < max(opened, default=0)]
+        sums = computes and len(lost) == len(left)
         sized = [any(map(follows, value.flat)) if is_symbolic(value) else False for value in inputs]
-        counted = any(sized) and (traits.elementwise or node.applies("Range"))
+        counted = any(sized) and (traits.elementwise or node.applies("Range")) and not all(map(_is_whole, outputs))
         read = (key for index, key in enumerate(node.inputs) if not getattr(node.operator.slot(index), "static", True))
         inner = (key for key in reads_of(node) if node.blocks)
-        if sums or counted or node.applies("CumSum") or any(key in self._counts for key in (*read, *inner)):
+        if counted or node.applies("CumSum") or any(key in self._counts for key in (*read, *inner)):
             self._counts.update(node.outputs)
+        elif computes:
+            self._counts.update(lost)
         windows = any(size > 1 and follows(inputs[0].shape[axis]) for axis, size in _windows(node, inputs))
         in_loop = bool(traits.compares) and any(sized) and scope.outer is not None
         if sums or windows or in_loop or node.applies("CumSum") or any(map(follows, _walked_axes(node, inputs))):
@@ -353,6 +360,11 @@ class Places:
 def is_size(item: Any, whole: bool = False) -> bool:
     """Return True for an integer, and unless `whole` for a formula of sizes."""
     return isinstance(item, (int, np.integer)) or (not whole and hasattr(item, "scope"))
+
+
+def _is_whole(value: Value) -> bool:
+    """Return True for known integers, such as sizes."""
+    return is_static(value) and dtype_of(value).kind in "iu"
 
 
 def agree(one: Any, other: Any) -> bool:

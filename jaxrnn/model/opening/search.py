@@ -26,7 +26,7 @@ from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
 from jaxrnn.model.opening.formulas import Openings, Sizes, multiple
 from jaxrnn.model.opening.places import Choice, Place, Places, agree, is_size
 from jaxrnn.onnx.binding import BoundGraph
-from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate
+from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate, reads_of
 from jaxrnn.onnx.graph import bind_static, spec_of
 from jaxrnn.onnx.values import Value, is_static, settle, traced
 from jaxrnn.streaming.dimensions import expression, names_in
@@ -108,7 +108,14 @@ class Opening:
         #: The shapes and known integers of each value in the file, as it is, one for each evaluation of a loop's body.
         self._before: dict[ir.Value, set[Any]] = {}
         self._constants: dict[ir.Value, np.ndarray] = {}
+        self._makers: dict[ir.Value, BoundNode] = {}
+        #: For each node of a body, by the first output: the node with the body, and the nodes of the body.
+        self._around: dict[ir.Value, list[BoundNode]] = {}
         for block in _blocks(self.program.block):
+            self._makers |= block.makers()
+            for node in block.nodes:
+                inside = {each.outputs[0]: [node, *inner.nodes] for inner in node.blocks for each in inner.nodes}
+                self._around |= inside
             self._constants |= block.constants
             self._constants |= {value: self.program.parameters[name] for value, name in block.parameters.items()}
         self._constraints: tuple[str, ...] = ()
@@ -141,29 +148,49 @@ class Opening:
         """Choose readings until the graph can be evaluated; the result has `failed` if no choice does."""
         trial = self.tried(chosen)
         while trial.failed is not None:
-            node = trial.failed.node.outputs[0]
+            node, places = trial.failed.node.outputs[0], self._free(trial, fixed)
             others = (
                 {**trial.chosen, place.key: reading}
-                for place in self._free(trial, fixed)
+                for place in places
                 for reading in (*map(str, place.readings), None)
                 if trial.chosen.get(place.key) != reading
             )
             passing = (better for each in others if node in (better := self.tried(each)).passed)
-            found = next(passing, None) or self._all_of(trial, node, fixed)
+            found = next(passing, None) or self._all_of(trial, node, places)
             if found is None:
                 return trial
             trial = found
         return trial
 
     def _free(self, trial: Trial, fixed: frozenset[Any]) -> list[Place]:
-        """Return the places that may have another reading, the last of the graph first."""
-        places = [place for place in trial.places.values() if place.readings and place.key not in fixed]
-        return [place for place in reversed(places) if not self._is_said(place)]
+        """Return the places that the failed node depends on and that may have another reading, the last first."""
+        assert trial.failed is not None, "a trial without an error needs no other readings"
+        before = self._upstream(trial.failed.node)
+        return [
+            place
+            for place in reversed(trial.places.values())
+            if place.readings
+            and place.key not in fixed
+            and not self._is_said(place)
+            and place.node.outputs[0] in before
+        ]
 
-    def _all_of(self, trial: Trial, node: ir.Value, fixed: frozenset[Any]) -> Trial | None:
+    def _upstream(self, node: BoundNode) -> set[ir.Value]:
+        """Return the first outputs of the nodes that a node depends on; in a body these are all nodes of the body."""
+        found: set[ir.Value] = set()
+        pending = [node]
+        while pending:
+            each = pending.pop()
+            if each.outputs[0] not in found:
+                found.add(each.outputs[0])
+                pending += [self._makers[value] for value in reads_of(each) if value in self._makers]
+                pending += self._around.get(each.outputs[0], ())
+        return found
+
+    def _all_of(self, trial: Trial, node: ir.Value, places: Sequence[Place]) -> Trial | None:
         """Return an evaluation that passes a node with as few further readings as possible, or None."""
         chosen, added, found = dict(trial.chosen), [], None
-        for place in self._free(trial, fixed):
+        for place in places:
             if chosen.get(place.key) is None:
                 chosen[place.key] = str(place.readings[0])
                 added.append(place.key)
