@@ -83,7 +83,9 @@ class Places:
         self._joined: dict[str, tuple[Any, ...]] = {}  # the sizes that a reshape has joined, in order
 
     def of(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> Iterator[Place]:
-        """Yield the places of a node."""
+        """Yield the places of a node. A copy has none, because the places are where the copy is read."""
+        if node.applies("Identity"):
+            return
         for operand, value in enumerate(inputs):
             slot = node.operator.slot(operand)
             if slot is None or not hasattr(value, "shape"):

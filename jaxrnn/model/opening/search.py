@@ -26,7 +26,7 @@ from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
 from jaxrnn.model.opening.formulas import Openings, Sizes, multiple
 from jaxrnn.model.opening.places import Choice, Place, Places, agree, is_size
 from jaxrnn.onnx.binding import BoundGraph
-from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, evaluate, reads_of
+from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, copied_from, evaluate, reads_of
 from jaxrnn.onnx.graph import bind_static, spec_of
 from jaxrnn.onnx.values import Value, is_static, settle, traced
 from jaxrnn.streaming.dimensions import expression, names_in
@@ -113,11 +113,12 @@ class Opening:
         self._around: dict[ir.Value, list[BoundNode]] = {}
         for block in _blocks(self.program.block):
             self._makers |= block.makers()
-            for node in block.nodes:
-                inside = {each.outputs[0]: [node, *inner.nodes] for inner in node.blocks for each in inner.nodes}
-                self._around |= inside
             self._constants |= block.constants
             self._constants |= {value: self.program.parameters[name] for value, name in block.parameters.items()}
+            for node in block.nodes:
+                self._around |= {each.outputs[0]: [node, *inner.nodes] for inner in node.blocks for each in inner.nodes}
+        copies = {value: copied_from(value, self._makers) for value, node in self._makers.items()}
+        self._constants |= {value: self._constants[key] for value, key in copies.items() if key in self._constants}
         self._constraints: tuple[str, ...] = ()
         self._trials = 0
 
@@ -205,6 +206,7 @@ class Opening:
 
     def _check_decided(self, trial: Trial) -> None:
         """Ask for the numbers that no equation decides."""
+        known: set[Any] = set()  # the places that no reading fits, whatever the others are
         for key, place in trial.places.items():
             if trial.chosen.get(key) is not None or self._is_said(place):
                 continue
@@ -213,9 +215,10 @@ class Opening:
             if place.number == 1:
                 continue  # an axis of one element fits all sizes
             for reading in map(str, place.readings):
-                if self._solve({**trial.chosen, key: reading}, frozenset({key})).failed is None:
+                if self._solve({**trial.chosen, key: reading}, frozenset({key, *known})).failed is None:
                     formula = self.sizes.spelled(reading)
                     raise self._asked(place, f"may be a number of its own, or {formula}: the graph fits both")
+            known.add(key)
 
     def _check_said(self, trial: Trial) -> None:
         """Refuse what the caller says of a constant that has no such place."""
