@@ -79,6 +79,12 @@ class Sizes:
         """Return the value of a size in the file."""
         return int(size) if not is_formula(size) else int(value_in(expression(size), self.numbers))
 
+    def are_equal(self, first: Any, second: Any) -> bool:
+        """Return True for sizes that are equal in the file, and for other numbers of all symbols."""
+        trials = ({name: number + step for name, number in self.numbers.items()} for step in (0, 720720, 1441440))
+        sizes = [expression(first), expression(second)]
+        return all(value_in(sizes[0], each) == value_in(sizes[1], each) for each in trials)
+
     def follows(self, size: Any) -> bool:
         """Return True for a size that depends on an opened axis."""
         return is_formula(size) and bool(names_in(expression(size)) & self.opened)

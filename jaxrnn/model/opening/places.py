@@ -13,19 +13,19 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxrnn.model.opening.formulas import Sizes
-from jaxrnn.onnx.evaluate import BoundNode, Scope, reads_of
+from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, reads_of
 from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic
 from jaxrnn.streaming.dimensions import is_symbolic as is_formula
 
 #: From this number on, the end of a slice means all that is left.
-_ALL = 2**31 - 1
+_ALL, _LEAST = 2**31 - 1, -(2**63)
 #: The largest known operands that may hold sizes, and the largest constants that may have equal slices, in elements.
 _SMALL, _LARGE = 4096, 2**22
 #: The most ways of a reshape that are tried.
 _LAYOUTS = 16
 #: The operands that hold sizes or numbers of trips.
 _SIZES = frozenset(
-    ("shape", "repeats", "limit", "M", "dft_length", "frame_length", "k", "depth", "pads", "output_shape")
+    ("shape", "repeats", "limit", "max_trip_count", "dft_length", "frame_length", "k", "depth", "pads", "output_shape")
 )
 
 #: The chosen reading of each place as text, by key; None for the number.
@@ -39,7 +39,7 @@ class Place:
     node: BoundNode
     operand: int  # the number of the input
     #: "element" of an operand of sizes, "layout" of a reshape, "axis" of a constant, "range" or "reversed" for a
-    #: constant that counts frames, "number" of arithmetic, or "window"
+    #: constant that counts frames, "limit" of a loop's condition, "number" of arithmetic, or "window"
     kind: str
     index: int  # the element, the axis, or 0
     number: float  # the value in the file
@@ -53,10 +53,16 @@ class Place:
         return (self.node.outputs[0], self.operand, self.kind, self.index)
 
     @property
+    def value(self) -> ir.Value:
+        """The operand in the graph."""
+        value = self.node.inputs[self.operand]
+        assert value is not None, "a place is in an operand"
+        return value
+
+    @property
     def name(self) -> str:
         """The name of the operand in the file."""
-        value = self.node.inputs[self.operand] if self.operand < len(self.node.inputs) else None
-        return "" if value is None else str(value.name)
+        return str(self.value.name)
 
     def chosen(self, choice: Choice) -> Any:
         """Return the chosen formula, or None for the number."""
@@ -80,7 +86,8 @@ class Places:
         self.recurs = False
         self._live: dict[str, Any] = {}  # the formulas of sizes so far
         self._counts: set[ir.Value] = set()  # the values that depend on how many frames there are
-        self._joined: dict[str, tuple[Any, ...]] = {}  # the sizes that a reshape has joined, in order
+        #: For each value the sizes that a reshape has joined, in order, by the product.
+        self._joined: dict[ir.Value, dict[str, tuple[Any, ...]]] = {}
 
     def of(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> Iterator[Place]:
         """Yield the places of a node. A copy has none, because the places are where the copy is read."""
@@ -92,9 +99,12 @@ class Places:
                 continue
             if is_static(value) and value.dtype.kind in "iuO" and value.size <= _SMALL:
                 yield from self._of_integers(node, operand, slot.name, value, inputs, scope)
-            array = self.array_of(node, operand, value)
+            key = node.inputs[operand]
+            array = None if key is None else self.constants.get(key)  # not of computed values: their nodes have places
             if array is not None and not slot.static and 0 < array.size <= _LARGE:
                 yield from self._of_constant(node, operand, array, inputs)
+        for body in node.blocks if node.applies("Loop") else ():
+            yield from self._of_conditions(node, body, scope)
         yield from self._of_numbers(node, inputs)
         yield from self._of_windows(node, inputs)
 
@@ -149,28 +159,32 @@ class Places:
                 if readings:
                     doubt = "may be a size of its own, or follow from the length" if own else ""
                     yield make(index, number, readings, False, doubt)
-        elif slot in _SIZES or (traits.compares and scope.outer is not None):
+        elif slot in _SIZES:
             for index, number in literal:
                 if number > 1 and (readings := self._formulas(number)):
-                    of_loop = slot == "M" or bool(traits.compares)
-                    yield make(index, number, readings, of_loop and self._reads_open(node, scope, number))
+                    yield make(index, number, readings, bool(node.blocks) and self._reads_open(node, scope, number))
 
     def _reads_open(self, node: BoundNode, scope: Scope, number: int) -> bool:
-        """Return True if a loop, or the loop around a comparison, reads values along an axis with this length."""
-        for key in reads_of(node):
-            shape = getattr(scope.find(key), "shape", None) or ()
-            if any(self.sizes.follows(size) and self.sizes.number(size) == number for size in shape):
-                return True
-        return (
-            scope.outer is not None
-            and scope.block is not None
-            and any(
-                self.sizes.follows(size) and self.sizes.number(size) == number
-                for inner in scope.block.nodes
-                for key in reads_of(inner)
-                for size in getattr(scope.find(key), "shape", None) or ()
-            )
-        )
+        """Return True if a loop reads values along an axis with this length."""
+        shapes = (getattr(scope.find(key), "shape", ()) for key in reads_of(node))
+        sizes = filter(self.sizes.follows, itertools.chain.from_iterable(shapes))
+        return number in map(self.sizes.number, sizes)
+
+    def _of_conditions(self, loop: BoundNode, body: Block, scope: Scope) -> Iterator[Place]:
+        """Yield the numbers that the condition of a loop compares counters with."""
+        for node in body.nodes:
+            for operand, key in enumerate(node.inputs if node.operator.traits.compares else ()):
+                array = None if key is None else self.constants.get(key)
+                if array is None or array.size != 1 or array.dtype.kind not in "iuf" or array.reshape(()) % 1:
+                    continue
+                number = int(array.reshape(()))
+                readings = self._formulas(number) if number > 1 else ()
+                reading = [each for each in body.nodes if key in reads_of(each)]
+                if readings and all(each.operator.traits.compares for each in reading):
+                    yield Place(node, operand, "limit", 0, number, readings, self._reads_open(loop, scope, number))
+                elif readings:
+                    doubt = "may end the loop, and is also used for something else"
+                    yield Place(node, operand, "limit", 0, number, (), doubt=doubt)
 
     def _of_reshape(self, node: BoundNode, target: np.ndarray, data: Value) -> Iterator[Place]:
         """Yield the size that holds each axis that follows from the length.
@@ -183,7 +197,8 @@ class Places:
         if known is None or len(known) != 1:
             return
         result = next(iter(known))[0]
-        sizes = list(itertools.chain.from_iterable(self._joined.get(str(size), (size,)) for size in data.shape))
+        joined = {} if node.inputs[0] is None else self._joined.get(node.inputs[0], {})
+        sizes = list(itertools.chain.from_iterable(joined.get(str(size), (size,)) for size in data.shape))
         numbers = [self.sizes.number(size) for size in sizes]
         if 0 in numbers:
             return
@@ -229,7 +244,9 @@ class Places:
             if slot == "ends" and step > 0 and number == length:
                 yield make(index, number, (size,), True)
             elif slot == "starts" and step < 0 and number == length - 1:
-                yield make(index, number, (size - 1,), True)
+                yield make(index, number, (-1,), True)
+            elif slot == "ends" and step < 0 and number == -length - 1:
+                yield make(index, number, (_LEAST,), True)
             elif 0 < number < _ALL and (number >= (length - 1) // 2 or self._formulas(number)):
                 yield self._counted(make, index, number, size)
 
@@ -341,11 +358,15 @@ class Places:
             self.recurs |= not (sums or windows)
         for shape in made:
             self.see(shape)
-        if node.applies("Reshape"):
-            self._join(inputs[0].shape, made[0])
+        known: dict[str, tuple[Any, ...]] = {}
+        for key in filter(None, node.inputs):
+            known |= self._joined.get(key, {})
+        for key, shape in zip(node.outputs, made, strict=False):
+            own = dict(self._joins(inputs[0].shape, shape)) if node.applies("Reshape") else {}
+            self._joined[key] = {name: order for name, order in (known | own).items() if name in map(str, shape)}
 
-    def _join(self, before: Sequence[Any], after: Sequence[Any]) -> None:
-        """Keep the order of the sizes that a reshape joins in one."""
+    def _joins(self, before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield the products of a reshape, and the sizes in them in order."""
         place = 0
         for size in after:
             start, product = place, 1
@@ -356,7 +377,7 @@ class Places:
                 return
             joined = tuple(each for each in before[start:place] if self.sizes.number(each) != 1)
             if len(joined) > 1 and any(map(self.sizes.follows, joined)):
-                self._joined.setdefault(str(size), joined)
+                yield str(size), joined
 
 
 def is_size(item: Any, whole: bool = False) -> bool:

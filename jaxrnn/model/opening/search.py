@@ -7,8 +7,8 @@ is asked, and a constant that no reading explains is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +25,11 @@ from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
 from jaxrnn.model.opening.formulas import Openings, Sizes, multiple
 from jaxrnn.model.opening.places import Choice, Place, Places, agree, is_size
+from jaxrnn.onnx import symbols
 from jaxrnn.onnx.binding import BoundGraph
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, copied_from, evaluate, reads_of
 from jaxrnn.onnx.graph import bind_static, spec_of
+from jaxrnn.onnx.registry import Movement
 from jaxrnn.onnx.values import Value, is_static, settle, traced
 from jaxrnn.streaming.dimensions import expression, names_in
 
@@ -265,7 +267,8 @@ class Opening:
             for key in conflict.node.inputs
             if key is not None and (array := self._constants.get(key)) is not None and array.size > 1
         ]
-        text = f"{axes} cannot be opened: {first_line(conflict.cause).rstrip('.')}"
+        node = f"node {conflict.node.name!r} ({conflict.node.operator})"
+        text = f"{axes} cannot be opened: {node}: {first_line(conflict.cause).rstrip('.')}"
         if constants:
             text += f". The length is in the graph, perhaps in the constant {' or '.join(constants)}"
         if others:
@@ -348,12 +351,14 @@ class Opening:
         outputs = self._first_that_fits(trial, node, inputs, own, scope)
         trial.passed.add(node.outputs[0])
         chosen = [(place, formula) for place in own if (formula := place.chosen(trial.chosen)) is not None]
-        if chosen:
-            values = self._with(inputs, [place for place, _ in chosen if place.kind in _OF_SIZES], trial.chosen)
-            for operand, found in itertools.groupby(chosen, lambda each: each[0].operand):
-                array = trial.finder.array_of(node, operand, inputs[operand])
-                before = np.asarray(inputs[operand]) if array is None else array
-                trial.written[node.outputs[0], operand] = Written(before, values[operand], list(found))
+        values = self._with(inputs, [place for place, _ in chosen if place.kind in _OF_SIZES], trial.chosen)
+        for place, formula in chosen:
+            array = self._constants.get(place.value)
+            if place.kind == "limit":
+                written = Written(np.asarray(array), symbols.each(lambda _, size=formula: size, np.asarray(array)), [])
+            else:
+                written = Written(inputs[place.operand] if array is None else array, values[place.operand], [])
+            trial.written.setdefault((place.node.outputs[0], place.operand), written).readings.append((place, formula))
         trial.finder.note(node, inputs, outputs, scope)
         return outputs
 
@@ -376,8 +381,8 @@ class Opening:
     ) -> tuple[Value, ...]:
         def attempt(chosen: Choice) -> tuple[Value, ...]:
             operands = self._with(inputs, own, chosen)
-            outputs = call(node, operands, scope)
-            _check_equal_sizes(node, operands)
+            outputs = call(*_limited(node, operands, own, chosen, scope))
+            self._check_sizes(node, operands, outputs)
             for key, value in zip(node.outputs, outputs, strict=False):
                 facts, known = self._facts(value), self._before.get(key, {})
                 if facts is not None and known and not any(agree(facts, each) for each in known):
@@ -408,6 +413,20 @@ class Opening:
             return outputs
         raise _ConflictError(node, first) from first
 
+    def _check_sizes(self, node: BoundNode, operands: Sequence[Value], outputs: Sequence[Value]) -> None:
+        """Refuse sizes that ONNX needs to be equal, and that JAX broadcasts or does not compare."""
+        shapes = [getattr(value, "shape", None) for value in operands]
+        traits, pairs = node.operator.traits, []
+        if traits.moves is Movement.REARRANGES and shapes[0] is not None:
+            pairs = [(math.prod(shapes[0]), math.prod(outputs[0].shape))]
+        elif traits.equal_sizes is not None and traits.moves is None:
+            pairs = list(traits.equal_sizes(node.attributes, shapes, ()))
+        for first, second in pairs:
+            if not self.sizes.are_equal(first, second):
+                raise ValueError(
+                    f"the sizes {self.sizes.spelled(first)} and {self.sizes.spelled(second)} must be equal"
+                )
+
     def _with(self, inputs: Sequence[Value], own: Sequence[Place], chosen: Choice) -> list[Value]:
         """Return the operands of a node with readings in place of numbers."""
         values = list(inputs)
@@ -425,7 +444,7 @@ class Opening:
             elif place.kind == "axis":
                 one = jax.lax.slice_in_dim(traced(value), 0, 1, axis=place.index)
                 value = jnp.broadcast_to(one, (*value.shape[: place.index], formula, *value.shape[place.index + 1 :]))
-            else:
+            elif place.kind in ("range", "reversed"):
                 line = jnp.arange(formula, dtype=jnp.int64)
                 line = (formula - 1 - line if place.kind == "reversed" else line).astype(value.dtype)
                 value = line.reshape([1 if size == 1 else formula for size in value.shape])
@@ -433,14 +452,31 @@ class Opening:
         return values
 
 
-def _check_equal_sizes(node: BoundNode, operands: Sequence[Value]) -> None:
-    """Refuse sizes that ONNX needs to be equal and JAX broadcasts, such as an initial state of one stream."""
-    rule = node.operator.traits.equal_sizes
-    if rule is not None and node.operator.traits.moves is None:
-        shapes = [getattr(value, "shape", None) for value in operands]
-        for first, second in rule(node.attributes, shapes, ()):
-            if str(first) != str(second):
-                raise ValueError(f"the sizes {first} and {second} must be equal")
+def _limited(
+    node: BoundNode, operands: Sequence[Value], own: Sequence[Place], chosen: Choice, scope: Scope
+) -> tuple[BoundNode, Sequence[Value], Scope]:
+    """Return the arguments of `call`, for a loop with the readings of the numbers in its condition."""
+    limits: dict[ir.Value, Any] = {}
+    for place in own:
+        formula = place.chosen(chosen) if place.kind == "limit" else None
+        if formula is not None:
+            array = np.asarray(scope.find(place.value) if scope.find(place.value) is not None else 0)
+            item = symbols.IntegralFloat(formula, array.dtype) if array.dtype.kind == "f" else formula
+            limits[place.value] = symbols.boxed(item).reshape(array.shape)
+    if not limits:
+        return node, operands, scope
+    inner = Scope(scope.params, scope, scope.caller, scope.block)
+    for key, value in limits.items():
+        inner[key] = value
+    attributes = {
+        name: dataclasses.replace(
+            each, constants={key: limits.get(key, array) for key, array in each.constants.items()}
+        )
+        if isinstance(each, Block)
+        else each
+        for name, each in node.attributes.items()
+    }
+    return dataclasses.replace(node, attributes=attributes), operands, inner
 
 
 def _blocks(block: Block) -> Iterator[Block]:

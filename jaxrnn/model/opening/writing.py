@@ -148,23 +148,21 @@ class _Writer:
         """Return the new value of an operand."""
         array, kinds = written.array, {place.kind for place, _ in written.readings}
         value: ir.Value | None = None
-        if kinds & {"element", "layout"}:
+        if kinds & {"element", "layout", "limit"}:
             value = self._vector(written.value, array.dtype, array.shape)
+        shape: list[Any] = [1] * array.ndim
         for place, formula in written.readings:
             if place.kind == "axis":
-                one = self._constant(np.take(array, [0], place.index)) if value is None else value
-                shape: list[Any] = [1] * array.ndim
-                shape[place.index] = formula
-                value = self._add("Expand", one, self._vector(shape))
-                array = np.take(array, [0], place.index)
+                array, shape[place.index] = np.take(array, [0], place.index), formula
             elif place.kind in ("range", "reversed"):
                 zero, step, end = (self._constant(np.asarray(n, np.int64)) for n in (0, 1, -1))
                 size = self._scalar(formula)
-                if place.kind == "range":
-                    value = self._add("Range", zero, size, step)
-                else:
+                value = self._add("Range", zero, size, step)
+                if place.kind == "reversed":
                     value = self._add("Range", self._add("Sub", size, step), end, end)
                 value = self._shaped(value, array.dtype, [1 if n == 1 else formula for n in array.shape])
+        if "axis" in kinds:
+            value = self._add("Expand", self._constant(array) if value is None else value, self._vector(shape))
         assert value is not None, "a reading has a kind"
         return value
 
@@ -288,16 +286,20 @@ def _compared(
     if importlib.util.find_spec("onnxruntime") is None:
         yield "other lengths were not computed, because ONNX Runtime is not installed"
         return
-    lengths = [{**own, **{symbol: make(own[symbol]) for symbol in sizes.opened}} for make in _LENGTHS]
-    for numbers in lengths:
+    for make in _LENGTHS:
+        numbers = {**own, **{symbol: make(own[symbol]) for symbol in sizes.opened}}
         spelled = ", ".join(f"{sizes.spelled(symbol)}={numbers[symbol]}" for symbol in sorted(sizes.opened))
         arrays = opened.draw(numbers)
+        try:
+            here = opened(arrays)
+        except JaxrnnError as error:
+            raise ModelError(f"the opened file cannot be computed at {spelled}: {error}") from error
         try:
             peer = _by_onnx_runtime(proto, {**opening.static, **arrays})
         except Exception as error:  # ONNX Runtime raises many types
             yield f"{spelled} was not compared, because ONNX Runtime fails: {first_line(error)}"
             continue
-        _check_equal(opened(arrays), peer, f"ONNX Runtime on the opened file at {spelled}")
+        _check_equal(here, peer, f"ONNX Runtime on the opened file at {spelled}")
         yield f"the numbers equal those of ONNX Runtime at {spelled}"
 
 

@@ -1,0 +1,203 @@
+"""Axes that a file fixes, opened by ``dims={"x": {0: "time"}}``.
+
+A case makes a file for a length, with this length in its constants, as exporters write it. The file of one length,
+opened, must give the numbers of the files of other lengths.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxrnn
+from jaxrnn.errors import InputError, ModelError
+from tests.refusals import check_refused
+
+LENGTHS = (12, 7, 31)
+
+
+def made(text: str, weights: dict[str, tuple[int, ...]], constants: dict[str, np.ndarray], opset: int) -> onnx.ModelProto:
+    """Return a model from ONNX's text form, with random weights that do not depend on the length."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> {text}')
+    random = np.random.default_rng(0)
+    arrays = {name: random.standard_normal(shape).astype(np.float32) / 3 for name, shape in weights.items()}
+    for name, array in (arrays | constants).items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.asarray(numbers, np.int64)
+
+
+CASES: dict[str, object] = {}
+
+
+def case(weights=None, dims=None, opset=17):
+    """Register a function from a length to the text of a graph and to its constants."""
+
+    def register(function):
+        def build(n: int, **options) -> onnx.ModelProto:
+            text, constants = function(n, **options)
+            return made(text, weights or {}, constants, opset)
+
+        build.dims = dims or {"x": {1: "time"}}
+        CASES[function.__name__] = build
+        return build
+
+    return register
+
+
+@case({"w": (8, 6), "v": (6, 5)})
+def reshapes(n, batch=2):
+    return (
+        f"""g (float[{batch},{n},8] x) => (float[{batch},{n},5] y) {{
+            a = Reshape(x, flat)  b = MatMul(a, w)  c = Tanh(b)  d = Reshape(c, back)
+            e = Transpose<perm=[1,0,2]>(d)  f = Reshape(e, flat6)  g = MatMul(f, v)  h = Reshape(g, time_major)
+            y = Transpose<perm=[1,0,2]>(h) }}""",
+        {
+            "flat": ints(batch * n, 8),
+            "back": ints(batch, n, 6),
+            "flat6": ints(n * batch, 6),
+            "time_major": ints(n, batch, 5),
+        },
+    )
+
+
+@case({"W": (1, 24, 8), "R": (1, 24, 6)}, {"x": {1: "batch"}})
+def states_of_a_batch(n):
+    return (
+        f"""g (float[5,{n},8] x) => (float[5,{n},6] y) {{
+            a, h, c = LSTM<hidden_size=6>(x, W, R, , lens, h0, c0)  y = Squeeze(a, one) }}""",
+        {"h0": np.zeros((1, n, 6), np.float32), "c0": np.zeros((1, n, 6), np.float32), "one": ints(1),
+         "lens": np.full(n, 5, np.int32)},
+    )
+
+
+@case({"W": (1, 24, 8), "R": (1, 24, 6)}, {"x": {0: "time"}})
+def lengths_of_sequences(n):
+    return (
+        f"""g (float[{n},2,8] x) => (float[{n},2,6] y) {{
+            a, h, c = LSTM<hidden_size=6>(x, W, R, , lens)  y = Squeeze(a, one) }}""",
+        {"one": ints(1), "lens": np.full(2, n, np.int32)},
+    )
+
+
+@case({"k": (6, 4, 5), "w": (6, 3)}, {"x": {2: "time"}})
+def strides(n):
+    frames = (n + 4 - 5) // 2 + 1
+    return (
+        f"""g (float[1,4,{n}] x) => (float[1,{frames},3] y) {{
+            a = Conv<kernel_shape=[5], pads=[2,2], strides=[2]>(x, k)  b = Transpose<perm=[0,2,1]>(a)
+            c = Reshape(b, flat)  d = MatMul(c, w)  y = Reshape(d, back) }}""",
+        {"flat": ints(frames, 6), "back": ints(1, frames, 3)},
+    )
+
+
+@case({"v": (1, 1, 8)})
+def masks_of_ones(n):
+    return (
+        f"""g (float[1,{n},8] x) => (float[1,{n},8] y) {{
+            a = Expand(v, wide)  b = Mul(x, a)  c = ConstantOfShape<value = float[1] {{2.0}}>(line)  d = Mul(b, c)
+            e = Mul(d, ones)  f = Tile(half, times)  y = Add(e, f) }}""",
+        {
+            "wide": ints(1, n, 8),
+            "line": ints(1, n, 1),
+            "ones": np.full((1, n, 1), 3, np.float32),
+            "half": np.full((1, 1, 1), 0.5, np.float32),
+            "times": ints(1, n, 1),
+        },
+    )
+
+
+@case()
+def slices_and_indices(n):
+    return (
+        f"""g (float[1,{n},8] x) => (float[1,{n},8] y, float[1,{n},8] z) {{
+            a = Slice(x, zero, end, one)  b = Gather<axis=1>(a, frames)  c = Gather<axis=1>(x, backwards)
+            d = Slice(x, last, least, one, minus)  y = Sub(b, c)  p = Cast<to=1>(frames)  q = Unsqueeze(p, outer)
+            z = Mul(d, q) }}""",
+        {
+            "zero": ints(0), "end": ints(n), "one": ints(1), "frames": np.arange(n), "backwards": np.arange(n)[::-1].copy(),
+            "last": ints(n - 1), "least": ints(-(2**63)), "minus": ints(-1), "outer": ints(0, 2),
+        },
+    )
+
+
+@case()
+def sizes_of_resize(n):
+    return (
+        f"""g (float[1,{n},8] x) => (float[1,{n},8] y) {{
+            a = Transpose<perm=[0,2,1]>(x)
+            b = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(a, , , twice)
+            c = AveragePool<kernel_shape=[2], strides=[2]>(b)
+            d = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(c, , , same)
+            e = Add(a, d)  y = Transpose<perm=[0,2,1]>(e) }}""",
+        {"twice": ints(1, 8, 2 * n), "same": ints(1, 8, n)},
+    )
+
+
+@case({"w": (8, 8)}, {"x": {0: "time"}})
+def a_loop_over_frames(n, hidden=8):
+    return (
+        f"""g (float[{n},8] x) => (float[{n},8] y, float[8] last) {{
+            last, y = Loop(trips, go, start) <body = b (int64 i, bool c, float[8] h) => (bool d, float[8] k, float[8] o) {{
+                f = Gather(x, i)  s = Add(f, h)  t = MatMul(w, s)  k = Tanh(t)  o = Identity(k)
+                j = Add(i, one)  d = Less(j, limit) }}> }}""",
+        {
+            "trips": np.asarray(n), "go": np.asarray(True), "start": np.zeros(8, np.float32), "one": np.asarray(1),
+            "limit": np.asarray(n),
+        },
+    )
+
+
+@case({"w": (8, 24), "o": (8, 8)})
+def attention(n):
+    return (
+        f"""g (float[2,{n},8] x) => (float[2,{n},8] y) {{
+            p = MatMul(x, w)  q, k, v = Split<axis=2>(p, parts)
+            q1 = Reshape(q, heads)  k1 = Reshape(k, heads)  v1 = Reshape(v, heads)
+            q2 = Transpose<perm=[0,2,1,3]>(q1)  k2 = Transpose<perm=[0,2,3,1]>(k1)  v2 = Transpose<perm=[0,2,1,3]>(v1)
+            s = MatMul(q2, k2)  s1 = Mul(s, scale)  s2 = Add(s1, mask)  a = Softmax<axis=-1>(s2)  r = MatMul(a, v2)
+            t = Transpose<perm=[0,2,1,3]>(r)  u = Reshape(t, joined)  y = MatMul(u, o) }}""",
+        {
+            "parts": ints(8, 8, 8), "heads": ints(2, n, 2, 4), "scale": np.float32(0.5), "joined": ints(2, n, 8),
+            "mask": np.zeros((1, 1, n, n), np.float32),
+        },
+    )
+
+
+def values(model, n: int, at: dict) -> dict[str, np.ndarray]:
+    """Apply a model to random inputs of a length."""
+    random = np.random.default_rng(1)
+    inputs = {}
+    for spec in model.inputs:
+        shape = [n if axis in at.get(spec.name, {}) else size for axis, size in enumerate(spec.shape)]
+        inputs[spec.name] = random.standard_normal(shape).astype(np.float32)
+    return {name: np.asarray(value) for name, value in model.apply(model.params, inputs).items()}
+
+
+def check(build, first: int, lengths, dims=None, **options) -> jaxrnn.model.Model:
+    dims = build.dims if dims is None else dims
+    model = jaxrnn.load(build(first, **options), dims=dims)
+    for n in lengths:
+        there = values(jaxrnn.load(build(n, **options)), n, build.dims)
+        here = values(model, n, build.dims)
+        for name in there:
+            np.testing.assert_allclose(here[name], there[name], rtol=1e-5, atol=1e-6, err_msg=f"{name} at {n}")
+    return model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name):
+    """A file of one length, opened, is the file of each other length."""
+    model = check(CASES[name], LENGTHS[0], LENGTHS)
+    assert any("equal those of the file" in line for line in model.opened)
