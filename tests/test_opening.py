@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import jaxrnn
-from jaxrnn.errors import InputError, ModelError
-from tests.refusals import check_refused
+from jaxrnn.errors import ModelError
 
 LENGTHS = (12, 7, 31)
 
 
-def made(text: str, weights: dict[str, tuple[int, ...]], constants: dict[str, np.ndarray], opset: int) -> onnx.ModelProto:
+def made(
+    text: str, weights: dict[str, tuple[int, ...]], constants: dict[str, np.ndarray], opset: int
+) -> onnx.ModelProto:
     """Return a model from ONNX's text form, with random weights that do not depend on the length."""
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> {text}')
     random = np.random.default_rng(0)
@@ -77,8 +74,12 @@ def states_of_a_batch(n):
     return (
         f"""g (float[5,{n},8] x) => (float[5,{n},6] y) {{
             a, h, c = LSTM<hidden_size=6>(x, W, R, , lens, h0, c0)  y = Squeeze(a, one) }}""",
-        {"h0": np.zeros((1, n, 6), np.float32), "c0": np.zeros((1, n, 6), np.float32), "one": ints(1),
-         "lens": np.full(n, 5, np.int32)},
+        {
+            "h0": np.zeros((1, n, 6), np.float32),
+            "c0": np.zeros((1, n, 6), np.float32),
+            "one": ints(1),
+            "lens": np.full(n, 5, np.int32),
+        },
     )
 
 
@@ -126,8 +127,15 @@ def slices_and_indices(n):
             d = Slice(x, last, least, one, minus)  y = Sub(b, c)  p = Cast<to=1>(frames)  q = Unsqueeze(p, outer)
             z = Mul(d, q) }}""",
         {
-            "zero": ints(0), "end": ints(n), "one": ints(1), "frames": np.arange(n), "backwards": np.arange(n)[::-1].copy(),
-            "last": ints(n - 1), "least": ints(-(2**63)), "minus": ints(-1), "outer": ints(0, 2),
+            "zero": ints(0),
+            "end": ints(n),
+            "one": ints(1),
+            "frames": np.arange(n),
+            "backwards": np.arange(n)[::-1].copy(),
+            "last": ints(n - 1),
+            "least": ints(-(2**63)),
+            "minus": ints(-1),
+            "outer": ints(0, 2),
         },
     )
 
@@ -153,7 +161,10 @@ def a_loop_over_frames(n, hidden=8):
                 f = Gather(x, i)  s = Add(f, h)  t = MatMul(w, s)  k = Tanh(t)  o = Identity(k)
                 j = Add(i, one)  d = Less(j, limit) }}> }}""",
         {
-            "trips": np.asarray(n), "go": np.asarray(True), "start": np.zeros(8, np.float32), "one": np.asarray(1),
+            "trips": np.asarray(n),
+            "go": np.asarray(True),
+            "start": np.zeros(8, np.float32),
+            "one": np.asarray(1),
             "limit": np.asarray(n),
         },
     )
@@ -169,7 +180,10 @@ def attention(n):
             s = MatMul(q2, k2)  s1 = Mul(s, scale)  s2 = Add(s1, mask)  a = Softmax<axis=-1>(s2)  r = MatMul(a, v2)
             t = Transpose<perm=[0,2,1,3]>(r)  u = Reshape(t, joined)  y = MatMul(u, o) }}""",
         {
-            "parts": ints(8, 8, 8), "heads": ints(2, n, 2, 4), "scale": np.float32(0.5), "joined": ints(2, n, 8),
+            "parts": ints(8, 8, 8),
+            "heads": ints(2, n, 2, 4),
+            "scale": np.float32(0.5),
+            "joined": ints(2, n, 8),
             "mask": np.zeros((1, 1, n, n), np.float32),
         },
     )
@@ -201,3 +215,116 @@ def test_values(name):
     """A file of one length, opened, is the file of each other length."""
     model = check(CASES[name], LENGTHS[0], LENGTHS)
     assert any("equal those of the file" in line for line in model.opened)
+
+
+@pytest.mark.parametrize("name", ["reshapes"])
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_batch(name, first):
+    """The batch is opened, also where the file has a batch of 1."""
+    build = functools.partial(CASES[name], 12)
+    model = jaxrnn.load(build(batch=first), dims={"x": {0: "batch"}})
+    for n in (1, 2, 5):
+        there = values(jaxrnn.load(build(batch=n)), n, {"x": {0: "batch"}})
+        here = values(model, n, {"x": {0: "batch"}})
+        np.testing.assert_allclose(here["y"], there["y"], rtol=1e-5, atol=1e-6)
+    assert any("as if it were alone" in line for line in model.opened)
+
+
+@pytest.mark.parametrize("first", [2, 3, 5, 6, 8])
+@pytest.mark.parametrize("name", ["reshapes", "strides", "attention", "states_of_a_batch", "slices_and_indices"])
+def test_lengths_that_other_sizes_have(name, first):
+    """A length that is also a number of features, heads or streams is opened right, or the file is refused."""
+    try:
+        check(CASES[name], first, (first + 1, 17))
+    except ModelError as error:
+        assert "number" in str(error) or "cannot be opened" in str(error)  # asked, or refused
+
+
+REFUSALS: dict[str, tuple] = {
+    "a table of positions": (
+        """g (float[1,12,8] x) => (float[1,12,8] y) { y = Add(x, table) }""",
+        {"table": np.random.default_rng(0).standard_normal((1, 12, 8)).astype(np.float32)},
+        "node 'y' (Add-14).*'table' .1, 12, 8.",
+    ),
+    "weights from frames to frames": (
+        """g (float[1,12,8] x) => (float[1,8,5] y) {
+            t = Transpose<perm=[0,2,1]>(x)  y = MatMul(t, w) }""",
+        {"w": np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)},
+        "node 'y' (MatMul-13).*'w' .12, 5.",
+    ),
+    "the last frame by its number": (
+        """g (float[1,12,8] x) => (float[1,8] y) { y = Gather<axis=1>(x, last) }""",
+        {"last": np.asarray(11)},
+        "node 'y' (Gather-13).*'last'.*frame 11 of 12.*'last': {0: 11}.*time - 1",
+    ),
+    "a mean by a number": (
+        """g (float[1,12,8] x) => (float[1,8] y) { s = ReduceSum<keepdims=0>(x, one)  y = Mul(s, scale) }""",
+        {"one": ints(1), "scale": np.float32(1 / 12)},
+        "node 'y' (Mul-14).*0.0833.*'scale'.*the length 12",
+    ),
+    "a mean by a quotient, after a product with weights": (
+        """g (float[1,12,8] x) => (float[1,4] y) {
+            s = ReduceSum<keepdims=0>(x, one)  a = MatMul(s, w)  b = Relu(a)  y = Div(b, count) }""",
+        {
+            "one": ints(1),
+            "count": np.float32(12),
+            "w": np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32),
+        },
+        "node 'y' (Div-14).*number 12 of 'count'",
+    ),
+    "a variance by a number": (
+        """g (float[1,12,8] x) => (float[1,1,8] y) {
+            m = ReduceMean<axes=[1]>(x)  d = Sub(x, m)  q = Mul(d, d)  v = ReduceMean<axes=[1]>(q)  y = Mul(v, less) }""",
+        {"less": np.float32(12 / 11)},
+        "node 'y' (Mul-14).*1.09.*'less'",
+    ),
+    "all frames but the last": (
+        """g (float[1,12,8] x) => (float[1,11,8] y) { y = Slice(x, zero, end, one) }""",
+        {"zero": ints(0), "end": ints(11), "one": ints(1)},
+        "node 'y' (Slice-13).*number 11 of 'end'.*frame 11 of 12",
+    ),
+    "frames one by one": (
+        """g (float[1,3,8] x) => (float[1,8] y) {
+            a = Gather<axis=1>(x, i)  b = Gather<axis=1>(x, j)  c = Gather<axis=1>(x, k)  d = Add(a, b)  y = Add(c, d) }""",
+        {"i": np.asarray(0), "j": np.asarray(1), "k": np.asarray(2)},
+        "(Gather-13).*frame 1 of 3",
+    ),
+    "features of all frames": (
+        """g (float[1,12,8] x) => (float[1,4] y) { f = Flatten(x)  y = Gemm(f, w) }""",
+        {"w": np.random.default_rng(0).standard_normal((96, 4)).astype(np.float32)},
+        "node 'y' (Gemm-13).*'w' .96, 4.",
+    ),
+    "a window of all frames": (
+        """g (float[1,8,12] x) => (float[1,8,1] y) { y = MaxPool<kernel_shape=[12]>(x) }""",
+        {},
+        "node 'y' (MaxPool-12).*window of all 12 frames",
+    ),
+    "a mask whose sum is read": (
+        """g (float[1,12,8] x) => (float[1] y, float[1,12,8] z) {
+            a = Expand(half, wide)  y = ReduceSum<keepdims=0>(a, axes)  z = Tanh(x) }""",
+        {"half": np.float32([0.5]), "wide": ints(1, 12), "axes": ints(1)},
+        "node 'a' (Expand-13).*number 12 of 'wide'.*'wide': {1: 12}.*'wide': {1: 'time'}",
+    ),
+    "positions over the length": (
+        """g (float[1,12,8] x) => (float[1,12,8] y) {
+            p = Range(zero, n, one)  f = Cast<to=1>(p)  q = Mul(f, scale)  r = Unsqueeze(q, axes)  y = Add(x, r) }""",
+        {
+            "zero": np.asarray(0),
+            "n": np.asarray(12),
+            "one": np.asarray(1),
+            "scale": np.float32(1 / 12),
+            "axes": ints(0, 2),
+        },
+        "node 'q' (Mul-14).*'scale'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name):
+    """What fixes the length is refused or asked, with the node and the constant."""
+    text, constants, words = REFUSALS[name]
+    axis = 2 if "8,12]" in text else 1
+    pattern = words.replace("(", r"\(").replace(")", r"\)").replace("{", r"\{").replace("}", r"\}")
+    with pytest.raises(ModelError, match=pattern):
+        jaxrnn.load(made(text, {}, constants, 17), dims={"x": {axis: "time"}})

@@ -61,8 +61,8 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The name of the operand in the file."""
-        return str(self.value.name)
+        """The name of the operand in the file, or for a window of the result."""
+        return str(self.node.outputs[0].name if self.kind == "window" else self.value.name)
 
     def chosen(self, choice: Choice) -> Any:
         """Return the chosen formula, or None for the number."""
@@ -321,9 +321,8 @@ class Places:
             size = inputs[0].shape[axis]
             facts = self.before.get(node.outputs[0])
             if kernel > 1 and self.sizes.follows(size) and facts and any(each[0][axis] == 1 for each in facts):
-                operand = 1 if len(inputs) > 1 else 0
                 doubt = f"is a window of all {self.sizes.number(size)} frames, which may be as long as any recording"
-                yield Place(node, operand, "window", axis, kernel, (), doubt=doubt)
+                yield Place(node, 0, "window", axis, kernel, (), doubt=doubt)
 
     def see(self, shape: Iterable[Any]) -> None:
         """Take sizes as readings of later numbers."""
@@ -375,7 +374,7 @@ class Places:
                 place += 1
             if product != self.sizes.number(size):
                 return
-            joined = tuple(each for each in before[start:place] if self.sizes.number(each) != 1)
+            joined = tuple(each for each in before[start:place] if is_formula(each) or each != 1)
             if len(joined) > 1 and any(map(self.sizes.follows, joined)):
                 yield str(size), joined
 

@@ -102,7 +102,8 @@ class Opening:
         names = {str(value.name) for value in inputs}
         self.opened = {name: dict(axes) for name, axes in opened.items() if name in names}
         #: What the caller says of constants: numbers that stay, and names of dimensions that they follow.
-        self.said = {(name, place): given for name, axes in opened.items() for place, given in axes.items()}
+        constants = {name: given for name, given in opened.items() if name not in self.opened}
+        self.said = {(name, place): each for name, given in constants.items() for place, each in given.items()}
         self.static = bind_static(tuple(map(spec_of, inputs)), static or {})
         self.sizes = Sizes([value for value in inputs if value.name not in self.static], self.opened)
         if along is not None:
@@ -226,11 +227,10 @@ class Opening:
         """Refuse what the caller says of a constant that has no such place."""
         places = {(place.name, place.index) for place in trial.places.values()}
         for name, index in self.said.keys() - places:
-            if name not in self.opened:
-                raise InputError(
-                    f"`dims={ {name: {index: self.said[name, index]}} }`: no input has this name, and no constant of "
-                    f"this name has a number at {index} that may follow from the length"
-                )
+            raise InputError(
+                f"`dims={ {name: {index: self.said[name, index]}} }`: no input has this name, and no constant of this "
+                f"name has a number at {index} that may follow from the length"
+            )
 
     def _is_said(self, place: Place) -> bool:
         return (place.name, place.index) in self.said
@@ -359,7 +359,7 @@ class Opening:
             else:
                 written = Written(inputs[place.operand] if array is None else array, values[place.operand], [])
             trial.written.setdefault((place.node.outputs[0], place.operand), written).readings.append((place, formula))
-        trial.finder.note(node, inputs, outputs, scope)
+        trial.finder.note(node, self._with(inputs, own, trial.chosen), outputs, scope)
         return outputs
 
     def _reading_of(self, place: Place, said: Any) -> str | None:
