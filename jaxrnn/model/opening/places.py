@@ -369,10 +369,10 @@ class Places:
         place = 0
         for size in after:
             start, product = place, 1
-            while place < len(before) and product != self.sizes.number(size) and product < self.sizes.number(size):
-                product *= self.sizes.number(before[place])
+            while place < len(before) and not self.sizes.are_equal(product, size):
+                product = product * before[place]
                 place += 1
-            if product != self.sizes.number(size):
+            if not self.sizes.are_equal(product, size):
                 return
             joined = tuple(each for each in before[start:place] if is_formula(each) or each != 1)
             if len(joined) > 1 and any(map(self.sizes.follows, joined)):
