@@ -38,8 +38,8 @@ class Place:
 
     node: BoundNode
     operand: int  # the number of the input
-    #: "element" of an operand of sizes, "layout" of a reshape, "axis" of a constant, "range" or "reversed" for a
-    #: constant that counts frames, "limit" of a loop's condition, "number" of arithmetic, or "window"
+    #: "element" of an operand of sizes, "layout" of a reshape, "axis" of a constant, "range", "count" or "reversed"
+    #: for a constant that counts frames (`_order`), "limit" of a loop's condition, "number" of arithmetic, or "window"
     kind: str
     index: int  # the element, the axis, or 0
     number: float  # the value in the file
@@ -198,10 +198,24 @@ class Places:
             return
         result = next(iter(known))[0]
         joined = {} if node.inputs[0] is None else self._joined.get(node.inputs[0], {})
-        sizes = list(itertools.chain.from_iterable(joined.get(str(size), (size,)) for size in data.shape))
-        numbers = [self.sizes.number(size) for size in sizes]
-        if 0 in numbers:
+        whole = [self.sizes.number(size) for size in data.shape]
+        if 0 in (*whole, *result):
             return
+        held = [(math.prod(result[:index]), each, math.prod(result[index + 1 :])) for index, each in enumerate(result)]
+        sizes: list[Any] = []
+        for axis, size in enumerate(data.shape):
+            before, after = math.prod(whole[:axis]), math.prod(whole[axis + 1 :])
+            parts = joined.get(str(size), (size,))
+            counts = list(map(self.sizes.number, parts))
+            own = [
+                (before * math.prod(counts[:part]), counts[part], math.prod(counts[part + 1 :]) * after)
+                for part, each in enumerate(parts)
+                if self.sizes.follows(each)
+            ]
+            # A joined axis stays joined, unless the result has an axis for the part that follows from the length.
+            stays = (before, whole[axis], after) in held and not all(each in held for each in own)
+            sizes += [size] if stays else parts
+        numbers = [self.sizes.number(size) for size in sizes]
         literal = {index: int(item) for index, item in enumerate(target.flat) if is_size(item, whole=True)}
         fits: dict[int, list[int]] = {}
         for axis, size in enumerate(sizes):
@@ -265,9 +279,12 @@ class Places:
         size = data.shape[node.attributes.get("axis", 0)]
         if self.sizes.follows(size) and not _order(value):
             length = self.sizes.number(size)
-            for index, number in literal:
-                if 0 <= (length - 1) // 2 <= number and (number or length == 1):
-                    yield self._counted(make, index, number, size)
+            late = [(index, number) for index, number in literal if number >= (length - 1) // 2]
+            if value.size > 1 and late:
+                doubt = f"is one of {value.size} numbers of frames, which may depend on the {length} frames of the file"
+                yield make(*late[0], (), doubt=doubt)
+            elif late and (late[0][1] or length == 1):
+                yield self._counted(make, *late[0], size)
 
     def _of_constant(
         self, node: BoundNode, operand: int, array: np.ndarray, inputs: Sequence[Value]
@@ -277,7 +294,7 @@ class Places:
             if found := self._formulas(array.size):
                 reads = node.operator.traits.reads == "indices" and operand == 1
                 size = inputs[0].shape[node.attributes.get("axis", 0)] if reads else 0
-                covers = self.sizes.follows(size) and self.sizes.number(size) == array.size
+                covers = order != "count" and self.sizes.follows(size) and self.sizes.number(size) == array.size
                 yield Place(node, operand, order, 0, array.size, (size,) if covers else found, covers)
             return
         for axis, size in enumerate(array.shape):
@@ -366,15 +383,21 @@ class Places:
 
     def _joins(self, before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Yield the products of a reshape, and the sizes in them in order."""
-        place = 0
+        rest = list(before)
         for size in after:
-            start, product = place, 1
-            while place < len(before) and not self.sizes.are_equal(product, size):
-                product = product * before[place]
-                place += 1
-            if not self.sizes.are_equal(product, size):
+            parts: list[Any] = []
+            while rest and not self.sizes.are_equal(math.prod(parts), size):
+                each = rest.pop(0)
+                left = self.sizes.number(size) // math.prod(map(self.sizes.number, parts))
+                if not is_formula(each) and each > left > 1 and each % left == 0:  # a part of a number
+                    rest.insert(0, each // left)
+                    each = left
+                parts.append(each)
+                if self.sizes.number(math.prod(parts)) > self.sizes.number(size):
+                    return
+            if not self.sizes.are_equal(math.prod(parts), size):
                 return
-            joined = tuple(each for each in before[start:place] if is_formula(each) or each != 1)
+            joined = tuple(each for each in parts if is_formula(each) or each != 1)
             if len(joined) > 1 and any(map(self.sizes.follows, joined)):
                 yield str(size), joined
 
@@ -398,11 +421,11 @@ def agree(one: Any, other: Any) -> bool:
 
 
 def _order(array: np.ndarray) -> str:
-    """Return "range" for the numbers from 0 on along one axis, "reversed" for the numbers down to 0, else ""."""
-    if array.dtype.kind in "iu" and array.size > 1 and max(array.shape) == array.size:
-        line = array.reshape(-1).astype(np.int64)
-        for order, whole in (("range", np.arange(line.size)), ("reversed", np.arange(line.size)[::-1])):
-            if np.array_equal(line, whole):
+    """Return how an array counts frames along one axis: "range" from 0, "count" from 1, "reversed" to 0, or ""."""
+    if array.dtype.kind in "iuf" and array.size > 1 and max(array.shape) == array.size:
+        first = np.arange(array.size)
+        for order, whole in (("range", first), ("count", first + 1), ("reversed", first[::-1])):
+            if np.array_equal(array.reshape(-1), whole):
                 return order
     return ""
 

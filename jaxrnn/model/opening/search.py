@@ -444,9 +444,10 @@ class Opening:
             elif place.kind == "axis":
                 one = jax.lax.slice_in_dim(traced(value), 0, 1, axis=place.index)
                 value = jnp.broadcast_to(one, (*value.shape[: place.index], formula, *value.shape[place.index + 1 :]))
-            elif place.kind in ("range", "reversed"):
+            elif place.kind in ("range", "count", "reversed"):
                 line = jnp.arange(formula, dtype=jnp.int64)
-                line = (formula - 1 - line if place.kind == "reversed" else line).astype(value.dtype)
+                line = formula - 1 - line if place.kind == "reversed" else line + int(place.kind == "count")
+                line = line.astype(value.dtype)
                 value = line.reshape([1 if size == 1 else formula for size in value.shape])
             values[place.operand] = value
         return values

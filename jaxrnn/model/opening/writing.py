@@ -155,12 +155,14 @@ class _Writer:
         for place, formula in written.readings:
             if place.kind == "axis":
                 array, shape[place.index] = np.take(array, [0], place.index), formula
-            elif place.kind in ("range", "reversed"):
-                zero, step, end = (self._constant(np.asarray(n, np.int64)) for n in (0, 1, -1))
+            elif place.kind in ("range", "count", "reversed"):
+                zero, one, minus = (self._constant(np.asarray(n, np.int64)) for n in (0, 1, -1))
                 size = self._scalar(formula)
-                value = self._add("Range", zero, size, step)
                 if place.kind == "reversed":
-                    value = self._add("Range", self._add("Sub", size, step), end, end)
+                    value = self._add("Range", self._add("Sub", size, one), minus, minus)
+                else:
+                    value = self._add("Range", zero, size, one)
+                    value = self._add("Add", value, one) if place.kind == "count" else value
                 value = self._shaped(value, array.dtype, [1 if n == 1 else formula for n in array.shape])
         if "axis" in kinds:
             value = self._add("Expand", self._constant(array) if value is None else value, self._vector(shape))
