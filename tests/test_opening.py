@@ -299,6 +299,11 @@ REFUSALS: dict[str, tuple] = {
         {},
         "node 'y' (MaxPool-12).*window of all 12 frames",
     ),
+    "pads that depend on the length": (
+        """g (float[1,8,12] x) => (float[1,8,6] y) { y = Conv<kernel_shape=[3], strides=[2], pads=[0,1]>(x, w) }""",
+        {"w": np.random.default_rng(0).standard_normal((8, 8, 3)).astype(np.float32)},
+        "node 'y' (Conv-11).*strides of 2 and the pads 0 and 1",
+    ),
     "a mask whose sum is read": (
         """g (float[1,12,8] x) => (float[1] y, float[1,12,8] z) {
             a = Expand(half, wide)  y = ReduceSum<keepdims=0>(a, axes)  z = Tanh(x) }""",

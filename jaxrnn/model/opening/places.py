@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,9 +79,13 @@ class Places:
     """
 
     def __init__(
-        self, sizes: Sizes, constants: Mapping[ir.Value, np.ndarray], before: Mapping[ir.Value, Mapping[Any, None]]
+        self,
+        sizes: Sizes,
+        constants: Mapping[ir.Value, np.ndarray],
+        before: Mapping[ir.Value, Collection[Any]],
+        producer: str,
     ):
-        self.sizes, self.constants, self.before = sizes, constants, before
+        self.sizes, self.constants, self.before, self.producer = sizes, constants, before, producer
         self.runs: dict[str, str] = {}
         self.recurs = False
         self._live: dict[str, Any] = {}  # the formulas of sizes so far
@@ -333,12 +337,30 @@ class Places:
                     break
 
     def _of_windows(self, node: BoundNode, inputs: Sequence[Value]) -> Iterator[Place]:
-        """Yield windows of all frames of the file."""
+        """Yield windows of all frames of the file, and pads that depend on the length.
+
+        TensorFlow's padding SAME makes ``ceil(length / stride)`` frames, and its pads differ for other lengths if the
+        stride is not 1. Source: https://www.tensorflow.org/api_docs/python/tf/nn#notes_on_padding_2.
+        """
         for axis, kernel in _windows(node, inputs):
-            size = inputs[0].shape[axis]
-            facts = self.before.get(node.outputs[0])
-            if kernel > 1 and self.sizes.follows(size) and facts and any(each[0][axis] == 1 for each in facts):
-                doubt = f"is a window of all {self.sizes.number(size)} frames, which may be as long as any recording"
+            size, facts = inputs[0].shape[axis], self.before.get(node.outputs[0])
+            if not self.sizes.follows(size) or not facts:
+                continue
+            length = self.sizes.number(size)
+            if kernel > 1 and any(each[0][axis] == 1 for each in facts):
+                doubt = f"is a window of all {length} frames, which may be as long as any recording"
+                yield Place(node, 0, "window", axis, kernel, (), doubt=doubt)
+            rank = len(inputs[0].shape) - 2
+            pads = node.attributes.get("pads") or (0,) * 2 * rank
+            stride, dilation = (
+                (node.attributes.get(name) or (1,) * rank)[axis - 2] for name in ("strides", "dilations")
+            )
+            before, after = pads[axis - 2], pads[axis - 2 + rank]
+            total = max((-(-length // stride) - 1) * stride + (kernel - 1) * dilation + 1 - length, 0)
+            of_tensorflow = before != after or self.producer.startswith("tf")
+            if stride > 1 and of_tensorflow and (before, after) == (total // 2, total - total // 2):
+                doubt = f"has strides of {stride} and the pads {before} and {after}, which TensorFlow computes from "
+                doubt += f"the length {length}; other lengths may need others"
                 yield Place(node, 0, "window", axis, kernel, (), doubt=doubt)
 
     def see(self, shape: Iterable[Any]) -> None:

@@ -95,9 +95,10 @@ class Opening:
         *,
         static: Mapping[str, Any] | None = None,
         along: str | None = None,
+        producer: str = "",
     ):
         """Take axes to open, or with `along` an open dimension of the file that is followed as if it was opened."""
-        self.program = program
+        self.program, self.producer = program, producer
         inputs = self.program.block.inputs
         names = {str(value.name) for value in inputs}
         self.opened = {name: dict(axes) for name, axes in opened.items() if name in names}
@@ -283,7 +284,7 @@ class Opening:
                 f"the constants that follow from the length were not found in {_TRIALS} trials; export the network "
                 "with an open axis"
             )
-        trial = Trial(dict(chosen), Places(self.sizes, self._constants, self._before))
+        trial = Trial(dict(chosen), Places(self.sizes, self._constants, self._before, self.producer))
         trial.failed = self._evaluated(functools.partial(self._called, trial), trial)
         return trial
 

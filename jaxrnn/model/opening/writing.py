@@ -62,7 +62,7 @@ def open_axes(
             numbers differ from those of the file.
     """
     check_axes(graph, opened)
-    opening = Opening(bind(graph, limits, operators), opened, static=static)
+    opening = Opening(bind(graph, limits, operators), opened, static=static, producer=str(graph.producer_name or ""))
     trial = opening.solved()
     original = _Running(opening.program, opening)
     count = _Writer(graph, opening, trial).written()
@@ -132,9 +132,11 @@ class _Writer:
         if self.nodes:
             self.graph.insert_before(self.graph[0], self.nodes)
         for graph in graphs_of(self.graph):
-            inner = () if graph is self.graph else (*graph.inputs, *graph.outputs)
-            for value in (*inner, *(value for node in graph for value in node.outputs)):
+            for value in (value for node in graph for value in node.outputs):
                 value.shape = None
+            for value in () if graph is self.graph else (*graph.inputs, *graph.outputs):
+                if value.shape is not None:  # ONNX Runtime needs ranks here
+                    value.shape = ir.Shape([None] * len(value.shape))
         for value in self.opening.program.block.inputs:
             if value.name in self.sizes.shapes:
                 value.shape = ir.Shape(map(self._named, self.sizes.shapes[str(value.name)]))
