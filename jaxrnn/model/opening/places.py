@@ -455,8 +455,8 @@ def _order(array: np.ndarray) -> str:
 def _walked_axes(node: BoundNode, inputs: Sequence[Value]) -> Iterator[Any]:
     """Yield the sizes of the axes that a recurrence or loop goes along."""
     carries = node.operator.traits.carries
-    if carries is not None and carries.time_axis is not None:
-        yield inputs[0].shape[1 if node.attributes.get("layout") else carries.time_axis]
+    if carries is not None and (carries.time_axis is not None or carries.hidden):
+        yield inputs[0].shape[1 if node.attributes.get("layout") else carries.time_axis or 0]
     elif node.applies("Scan"):
         count = node.attributes["num_scan_inputs"]
         axes = node.attributes.get("scan_input_axes") or (0,) * count
