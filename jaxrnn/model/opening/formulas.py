@@ -73,7 +73,7 @@ class Sizes:
         spelled = self.shapes[name]
         if not opened:
             spelled = tuple(self.number(size) if _names(size) & self.opened else size for size in spelled)
-        return jax.export.symbolic_shape(", ".join(map(str, spelled)), scope=scope) if spelled else ()
+        return tuple(jax.export.symbolic_shape(", ".join(map(str, spelled)), scope=scope)) if spelled else ()
 
     def number(self, size: Any) -> int:
         """Return the value of a size in the file."""

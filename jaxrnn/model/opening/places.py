@@ -178,8 +178,9 @@ class Places:
         """Yield the numbers that the condition of a loop compares counters with."""
         for node in body.nodes:
             for operand, key in enumerate(node.inputs if node.operator.traits.compares else ()):
-                array = None if key is None else self.constants.get(key)
-                if array is None or array.size != 1 or array.dtype.kind not in "iuf" or array.reshape(()) % 1:
+                if key is None or (array := self.constants.get(key)) is None:
+                    continue
+                if array.size != 1 or array.dtype.kind not in "iuf" or array.reshape(()) % 1:
                     continue
                 number = int(array.reshape(()))
                 readings = self._formulas(number) if number > 1 else ()
