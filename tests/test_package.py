@@ -103,6 +103,7 @@ MODEL = {
     "intermediates",
     "label",
     "opsets",
+    "opened",
     "outputs",
     "pack",
     "params",
