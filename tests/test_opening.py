@@ -374,6 +374,12 @@ def test_wrong_answers():
         check_refused(InputError, words, jaxrnn.load, proto, dims=dims)
 
 
+def test_states_of_one_stream():
+    """The initial state of one stream becomes that of a batch, and is not left to a broadcast."""
+    model = check(CASES["states_of_a_batch"], 1, (1, 4))
+    assert any("operand" in line for line in model.opened)
+
+
 def fixed(proto: onnx.ModelProto, sizes: dict[str, int]) -> onnx.ModelProto:
     """Return a file with sizes in place of open dimensions."""
     for value in (*proto.graph.input, *proto.graph.output):
