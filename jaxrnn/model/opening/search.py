@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ from jaxrnn.streaming.dimensions import expression, names_in
 
 #: The kinds of places in operands that stay known integers.
 _OF_SIZES = ("element", "layout")
+#: The most evaluations of a node, each with other readings.
+_ATTEMPTS = 300
 #: The most evaluations of a graph, each with other readings.
 _TRIALS = 200
 
@@ -402,9 +405,11 @@ class Opening:
         free = [
             each for each in own if each.readings and trial.chosen.get(each.key) is None and not self._is_said(each)
         ]
-        single = [{each.key: str(reading)} for each in free for reading in each.readings]
-        several = [{each.key: str(each.readings[0]) for each in free[: count + 1]} for count in range(1, len(free))]
-        for added in (*single, *several):
+        # As few readings as possible.
+        single = ({each.key: str(reading)} for each in free for reading in each.readings)
+        several = itertools.chain.from_iterable(itertools.combinations(free, n) for n in range(2, len(free) + 1))
+        joint = ({each.key: str(each.readings[0]) for each in places} for places in several)
+        for added in itertools.islice(itertools.chain(single, joint), _ATTEMPTS):
             chosen = {**trial.chosen, **added}
             try:
                 outputs = attempt(chosen)
