@@ -97,6 +97,7 @@ MODEL = {
     "intermediates",
     "label",
     "opsets",
+    "opened",
     "outputs",
     "pack",
     "params",

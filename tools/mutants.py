@@ -507,6 +507,32 @@ COPIES = _mutants(
     ("global variables stay", HELD, "{name: copied(each.__globals__[name])", "{name: each.__globals__[name]"),
 )
 
+PLACES, SEARCH, WRITING = (f"model/opening/{name}.py" for name in ("places", "search", "writing"))
+OPENING = _mutants(
+    "test_opening.py",
+    (
+        "means by a number",
+        PLACES,
+        "        elif computes:\n            self._counts.update(lost)",
+        "        elif False:\n            pass",
+    ),
+    ("positions by a number", PLACES, "        if counted or node.applies", "        if node.applies"),
+    ("frames are counted from the first", PLACES, "number >= (length - 1) // 2]", "number > length]"),
+    (
+        "windows of all frames",
+        PLACES,
+        "if kernel > 1 and any(each[0][axis] == 1",
+        "if kernel > 1 and any(each[0][axis] == 0",
+    ),
+    ("ends of slices stay", PLACES, 'if slot == "ends" and step > 0 and number == length:', "if False:"),
+    ("lengths of sequences stay", PLACES, 'elif slot == "sequence_lens":', 'elif slot == "no slot":'),
+    ("conditions of loops stay", PLACES, "for body in node.blocks if node.applies", "for body in () if node.applies"),
+    ("joined axes in any order", PLACES, "parts = joined.get(str(size), (size,))", "parts = (size,)"),
+    ("numbers are not doubted", SEARCH, "            if place.doubt:\n", "            if False:\n"),
+    ("both readings fit", SEARCH, "frozenset({key, *known})).failed is None", "frozenset({key, *known})).failed == 0"),
+    ("sizes that JAX does not compare", SEARCH, "            self._check_sizes(node, operands, outputs)\n", ""),
+    ("parts of a batch", WRITING, "    for name in batches:\n", "    for name in ():\n"),
+)
 MUTANTS = [
     *VERIFICATION,
     *STATE,
@@ -527,6 +553,7 @@ MUTANTS = [
     *BOUNDED,
     *CONTENTS,
     *COPIES,
+    *OPENING,
 ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 Reader = Literal["command", "settings"]
@@ -102,8 +103,17 @@ def _lengths(given: dict[str, ast.expr]) -> list[str] | None:
 def _as_option(name: str, value: ast.expr) -> str:
     option = OPTIONS[name]
     if isinstance(value, ast.Dict):
-        return " ".join(f"{option} {key}={item}" for key, item in _items(value)) or f"{option} none"
+        return " ".join(_entries(option, value)) or f"{option} none"
     return f"{option} {_text(value)}"
+
+
+def _entries(option: str, value: ast.Dict) -> Iterator[str]:
+    """Yield an option for each entry of a dict; axes by the name of an input are opened."""
+    for key, item in zip(value.keys, value.values, strict=True):
+        if isinstance(item, ast.Dict):
+            yield from (f"--open {_text(key)}:{axis}={name}" for axis, name in _items(item))
+        else:
+            yield f"{option} {_text(key)}={_text(item)}"
 
 
 def _as_key(name: str, value: ast.expr) -> str:
@@ -119,5 +129,5 @@ def _items(value: Any) -> list[tuple[str, str]]:
     return [(_text(key), _text(item)) for key, item in zip(value.keys, value.values, strict=True)]
 
 
-def _text(value: ast.expr) -> str:
+def _text(value: Any) -> str:
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ast.unparse(value)

@@ -194,7 +194,7 @@ def _report(result: Facts, about_steps: str, all_params: bool) -> Iterator[Block
         },
         [{**item, "kind": kind} for kind in ("input", "output") for item in result[f"{kind}s"]],
     )
-    yield from (wrapped(text) for text in result["corrected"])
+    yield from (wrapped(text) for text in (*result["corrected"], *result["opened"]))
     yield _parameters(result, all_params)
     yield from _constants(result["constants"], all_params)
     yield Table(

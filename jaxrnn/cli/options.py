@@ -95,6 +95,18 @@ def _state_pairs(pairs: Sequence[str]) -> dict[str, str] | None:
     return {} if list(pairs) == ["none"] else split_pairs(pairs, "INPUT=OUTPUT") or None
 
 
+def _openings(pairs: Sequence[str]) -> dict[str, dict[int, Any]]:
+    """Return the axes to open, and what the user says of constants, as the ``dims`` of `jaxrnn.load`."""
+    result: dict[str, dict[int, Any]] = {}
+    for place, given in split_pairs(pairs, "INPUT:AXIS=NAME").items():
+        name, _, axis = place.rpartition(":")
+        if not name or not axis.isdecimal():
+            raise click.BadParameter(f"{place!r} is not of the form INPUT:AXIS, such as x:0=time")
+        number = re.fullmatch(r"-?\d+(\.\d*)?(e-?\d+)?", given)
+        result.setdefault(name, {})[int(axis)] = given if number is None else float(given) if number[1] else int(given)
+    return result
+
+
 #: The key of click's context for names and multiples given with ``--dim``.
 _DIMENSION_NAMES = "jaxrnn.dimension_names"
 
@@ -109,17 +121,28 @@ class ModelFile:
             or branches depend. Example: --static sr=16000.
         state: Name the output with the new value of a state input, if the file is ambiguous; 'none' if there is no
             state.
+        opened: Open an axis of an input that the file fixes, under a name: --open x:0=time. Constants that follow
+            from the length are computed, and the result is compared with the file. Where the graph does not decide
+            whether a constant follows from the length, the error has the option that says so.
     """
 
     path: Annotated[Path, Option(metavar="FILE", positional=True)]
     static: Annotated[dict[str, Any], Option(metavar="NAME=VALUE", parse=_static_values)] = field(default_factory=dict)
     state: Annotated[dict[str, str] | None, Option(metavar="INPUT=OUTPUT", parse=_state_pairs)] = None
+    opened: Annotated[
+        dict[str, dict[int, Any]], Option(("--open",), metavar="INPUT:AXIS=NAME", type=click.STRING, parse=_openings)
+    ] = field(default_factory=dict)
 
     @property
-    def dims(self) -> dict[str, str]:
-        """The names and multiples of dimensions that ``--dim`` gives; sizes are for the inputs."""
+    def dims(self) -> dict[str, Any]:
+        """The names and multiples of dimensions that ``--dim`` gives, and axes to open; sizes are for the inputs."""
         context = click.get_current_context(silent=True)
-        return {} if context is None else dict(context.meta.get(_DIMENSION_NAMES, {}))
+        return {**({} if context is None else context.meta.get(_DIMENSION_NAMES, {})), **self.opened}
+
+    @property
+    def source(self) -> Any:
+        """The file for functions that read it again: the path, or the file with the opened axes."""
+        return self.load().proto if self.opened else self.path
 
     def load(self) -> Model:
         """Load the model."""

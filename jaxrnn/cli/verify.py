@@ -69,7 +69,7 @@ def verify(
         recorded = None if outputs is None else load_archive(outputs)
         arrays = given.of(file.load().inputs) if given.has_sound else given.arrays
         sizes: Any = {"static": file.static, "dims": given.dims, "seed": given.seed}
-        report = verify_model(file.path, arrays, outputs=recorded, **sizes, **options)
+        report = verify_model(file.source, arrays, outputs=recorded, **sizes, **options)
     show(report.to_json(), lambda result: _report(result, options.get("nodes", False)))
     if not report.ok:
         click.get_current_context().exit(MISMATCH)

@@ -15,7 +15,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, StateError, UnsupportedError
 from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, step_facts, stream_facts
-from jaxrnn.model.loading import model_of, read_model
+from jaxrnn.model.loading import model_of, opened_axes, read_model
 from jaxrnn.model.streaming import check_symbol, time_symbols
 from jaxrnn.onnx.binding import read_constant
 from jaxrnn.onnx.graph import inputs_of, node_label, normal_domain, spec_of
@@ -99,6 +99,7 @@ class Inspection:
         unsupported: the nodes without an implemented operator.
         problem: the reason why the file cannot be loaded, or None.
         corrected: descriptions of outputs that the file declares with other shapes than the nodes give.
+        opened: what was done and compared to open axes that the file fixes, as `Model.opened`.
         past: the most earlier frames that attention sees in an exported step, if this bound changed the model, or None.
         streams: the result of streaming over each open dimension that could be time; empty if not requested, if the
             file cannot be loaded, and for a model that already runs in steps.
@@ -127,6 +128,7 @@ class Inspection:
     unsupported: tuple[UnsupportedNode, ...]
     problem: str | None
     corrected: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
     past: int | None = None
     streams: tuple[StreamInfo, ...] = ()
     exported: StreamInfo | None = None
@@ -150,7 +152,7 @@ def inspect_model(
     *,
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
-    dims: Mapping[str, int | str] | None = None,
+    dims: Mapping[str, int | str | Mapping[int, Any]] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
     streams: bool | str = False,
@@ -165,6 +167,8 @@ def inspect_model(
     label, own = label_of(source), own_operators(operators)
     with labelled(label), exact_types():
         file, made = read_model(source, limits)
+        options: dict[str, Any] = {"dims": dims, "max_trip_count": None, "limits": limits, "operators": own}
+        file, made, opened = opened_axes(file, made, options, static)
         supported: dict[ir.Node, Operator] = {}
         unsupported: dict[ir.Node, UnsupportedNode] = {}
         for where, node in walk(made.graph):
@@ -176,7 +180,6 @@ def inspect_model(
                 unsupported[node] = entry
         model, found_state, problem, state_problem = None, (), None, None
         try:
-            options = {"dims": dims, "max_trip_count": None, "limits": limits, "operators": own}
             options["declared"] = "lenient"
             model = model_of(file, made, label, options, static=static, state=state)
         except InputError:
@@ -225,6 +228,7 @@ def inspect_model(
             unsupported=tuple(unsupported.values()),
             problem=problem,
             corrected=() if model is None else model.corrected,
+            opened=opened,
             streams=tried,
             exported=None if step is None or step.kind != STEP else step_facts(step.spec, None, step.outputs),
             frame_rate=None if step is None else step.frame_rate,

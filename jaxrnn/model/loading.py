@@ -25,6 +25,7 @@ from jaxrnn._jax.context import check_names, exact_types, without_collector
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError, check_kind
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
+from jaxrnn.model.opening.writing import open_axes
 from jaxrnn.onnx.binding import BoundGraph, bind, bound_loops, read_constant
 from jaxrnn.onnx.graph import name_dimensions, read_graph, spec_of
 from jaxrnn.onnx.inference import check_shapes
@@ -44,7 +45,7 @@ def load(
     *,
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
-    dims: Mapping[str, int | str] | None = None,
+    dims: Mapping[str, int | str | Mapping[int, Any]] | None = None,
     max_trip_count: int | Mapping[str, int] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
@@ -71,7 +72,11 @@ def load(
         dims: names and sizes of open dimensions, by the names in ``model.inputs``. A name renames a dimension, a shared
             name ties dimensions, a number fixes a dimension, and a multiple relates dimensions: ``{"unk__351": "time",
             "unk__353": "time", "unk__350": 1, "T": "4*U"}``. An axis of an array is also ``"<array>_dim_<axis>"``,
-            for files that give one name to sizes that are not related.
+            for files that give one name to sizes that are not related. A dict by axis opens axes that the file fixes:
+            ``{"x": {0: "time"}}``. Constants that follow from the length are computed, and the result is compared with
+            the file (`Model.opened`). Where the graph does not decide whether a constant follows from the length, the
+            error asks, and the answer stands beside: ``{"x": {0: "time"}, "Constant_7": {1: 16}}`` for a number of its
+            own, or ``{1: "time"}``.
         max_trip_count: the most trips of an ONNX ``Loop`` with a number of trips that depends on data: a single
             number, or a dict with a number for each node. Such a loop has reverse-mode derivatives, and takes the time
             of all these trips. A loop with more trips raises a `NodeError` if possible. Under a transformation, in
@@ -90,7 +95,8 @@ def load(
             Runtime, and has the shape that the nodes give. With ``"strict"`` it is a `ModelError`.
 
     Raises:
-        ModelError: the file is malformed, inconsistent or unsafe, or the metadata describe the state of another graph.
+        ModelError: the file is malformed, inconsistent or unsafe, or the metadata describe the state of another graph;
+            or an axis cannot be opened, because a node fixes its length.
         LimitError: the file exceeds the limits; calls of the model may also raise this error.
         UnsupportedError: the file uses operators that neither jaxrnn nor ``operators`` provide; the message lists all
             these operators.
@@ -103,7 +109,26 @@ def load(
     options = {"dims": dims, "max_trip_count": max_trip_count, "limits": limits, "operators": own or None}
     options["declared"] = declared
     with labelled(label), exact_types(), without_collector():
-        return model_of(*read_model(source, limits), label, options, static=static, state=state)
+        file, graph = read_model(source, limits)
+        file, graph, opened = opened_axes(file, graph, options, static)
+        model = model_of(file, graph, label, options, static=static, state=state)
+        model.opened = opened
+        return model
+
+
+def opened_axes(
+    file: SourceFile, graph: ir.Model, options: dict[str, Any], static: Mapping[str, Any] | None
+) -> tuple[SourceFile, ir.Model, tuple[str, ...]]:
+    """Open the axes among the ``dims`` of the options of `load`; return the file, its graph, and what was done."""
+    dims = options["dims"] or {}
+    check_kind("dims", dims, Mapping, "a dict by name")
+    axes = {name: given for name, given in dims.items() if isinstance(given, Mapping)}
+    if not axes:
+        return file, graph, ()
+    name_dimensions(graph.graph, {name: given for name, given in dims.items() if name not in axes})
+    options["dims"] = None  # the opened file has the names
+    limits, own = options["limits"], options["operators"]
+    return open_axes(file, graph, axes, static=static, limits=limits, operators=own)
 
 
 def read_model(source: Source, limits: Limits | None) -> tuple[SourceFile, ir.Model]:

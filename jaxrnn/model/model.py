@@ -59,6 +59,7 @@ class Model:
             first state. None if a different program wrote the file.
         opsets: opset version by domain (``""`` is ONNX's default domain).
         corrected: descriptions of outputs that the file declares with other shapes than the nodes give.
+        opened: descriptions of the axes that ``load(path, dims={"x": {0: "time"}})`` opened, and of what was compared.
         proto: the content of the file.
     """
 
@@ -84,6 +85,7 @@ class Model:
         self.inputs: tuple[ArraySpec, ...] = tuple(info for info in declared if info.name not in self.static)
         self.declared_state = None if state is None else check_pairs(self.inputs, self.outputs, state)
         self.corrected: tuple[str, ...] = ()
+        self.opened: tuple[str, ...] = ()
         #: The reason why the graph cannot be compiled as a whole, after a call has failed to compile.
         self._uncompilable: str | None = None
         #: The other options of `load`, without ``static`` and ``state``, to restore the model from a pickle.
@@ -113,7 +115,7 @@ class Model:
         options = {"state": self.declared_state, "label": self.label, "options": self._load_options}
         fixed = {**self.static, **static}
         model = Model(self._file, self.program, static=fixed, initial=initial, step_file=self.step_file, **options)
-        model.corrected, vars(model)["params"] = self.corrected, self.params
+        model.corrected, model.opened, vars(model)["params"] = self.corrected, self.opened, self.params
         return model
 
     @functools.cached_property

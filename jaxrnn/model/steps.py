@@ -15,6 +15,7 @@ from jaxrnn._jax.context import exact_types, jitted
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.jaxprs.scanning import scan as hoisted_scan
 from jaxrnn.jaxprs.schedule import Packed, folded_for, run_packed
+from jaxrnn.model.streaming import how_to_open, time_symbols
 from jaxrnn.onnx.graph import bind_inputs
 from jaxrnn.onnx.operators.shaping import on_axis
 from jaxrnn.onnx.state import StateVar, open_sizes
@@ -38,11 +39,13 @@ class ModelSteps:
         if internal:
             nodes = ", ".join(sorted({str(variable.node) for variable in internal}))
             known = {each.input: each.output for each in model.state if each.kind == "external"} or "{INPUT: OUTPUT}"
+            lines = "" if time_symbols(model) else how_to_open(model)
+            fixed = f" The file fixes the length: {lines}." if lines else ""
             raise StateError(
                 f"{model.label} cannot be run in steps: it forgets its state after every call (node(s) {nodes}). Run "
-                f"whole sequences with `model.apply`, or turn it into a streaming model with `model.stream`. If the "
-                f"caller carries all state, and these nodes begin again in every step, say so: `jaxrnn.load(path, "
-                f"state={known})`"
+                f"whole sequences with `model.apply`, or turn it into a streaming model with `model.stream`.{fixed} "
+                "If the caller carries all state, and these nodes begin again in every step, say so: "
+                f"`jaxrnn.load(path, state={known})`"
             )
         self._model = model
         self.state: dict[str, StateVar] = {variable.name: variable for variable in model.state}

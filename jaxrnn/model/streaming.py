@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import warnings
@@ -13,7 +14,8 @@ import numpy as np
 
 from jaxrnn._files.messages import SIZE, describe, near
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError, NodeError, StreamError, check_kind, is_count
+from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, check_kind, is_count
+from jaxrnn.model.opening.search import Opening
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.reading import labelled
@@ -72,10 +74,49 @@ def only_symbol(model: Model, dims: Mapping[str, Any]) -> str:
     tied = model.dimensions
     if SYMBOL in symbols or len({tied.get(name, name) for name in symbols}) == 1:
         return SYMBOL if SYMBOL in symbols else symbols[0]
+    if not symbols and (lines := how_to_open(model)):
+        raise InputError(f"{model.label}: no dimension of the inputs that could be time is open. {lines}")
     raise InputError(
         f"{model.label}: name the time dimension with `symbol=NAME`; "
         f"possible dimensions: {', '.join(symbols) or 'none'}"
     )
+
+
+def how_to_open(model: Model) -> str:
+    """Return the lines that open the fixed axes along which the graph runs, or an empty string without such an axis."""
+    found = []
+    for info in model.inputs:
+        for axis, size in enumerate(info.shape or ()):
+            if isinstance(size, int) and size > 1:
+                # What the axis cannot be opened for, `load` says.
+                with contextlib.suppress(JaxrnnError):
+                    opening = Opening(model.program, {info.name: {axis: "time"}}, static=model.static)
+                    opening.read()
+                    finder = opening.tried({}).finder
+                    if finder.runs:
+                        found.append((not finder.recurs, info.name, axis, size, finder.runs))
+    lines = []
+    for _, name, axis, size, runs in sorted(found, key=lambda each: each[:3]):
+        nodes = ", ".join(f"{operator} {node!r}" for node, operator in [*runs.items()][:2])
+        more = f" and {len(runs) - 2} more" if len(runs) > 2 else ""
+        line = f"`jaxrnn.load(path, dims={ {name: {axis: 'time'}} })`"
+        lines.append(
+            f"{nodes}{more} run along axis {axis} of {name!r}, which the file fixes to {size}: {line} opens it"
+        )
+    return "; ".join(lines)
+
+
+def check_time(model: Model, symbol: str) -> None:
+    """Refuse a dimension that nothing runs along, if a recurrence or window runs along a fixed axis."""
+    lines = ""
+    with contextlib.suppress(JaxrnnError):  # unknown: the trace of `stream` has the error
+        trial = Opening(model.program, {}, static=model.static, along=symbol).tried({})
+        lines = how_to_open(model) if trial.failed is None and not trial.finder.runs else ""
+    if lines:
+        raise InputError(
+            f"{model.label}: no recurrence, window or sum runs along {symbol!r}, so it may be a batch of separate "
+            f"recordings. {lines}. If each entry of {symbol!r} is a frame, say so: `symbol={symbol!r}`"
+        )
 
 
 def check_symbol(model: Model, symbol: str) -> list[str]:
@@ -113,7 +154,9 @@ def stream_model(
     """Implement `Model.stream`."""
     check_kind(f"{model.label}: `dims`", dims, Mapping, "a dict by name")
     check_kind(f"{model.label}: `inputs`", inputs, Mapping, "a dict of arrays by name")
-    symbol = only_symbol(model, dims) if symbol is None else symbol
+    if symbol is None:
+        symbol = only_symbol(model, dims)
+        check_time(model, symbol)
     with labelled(model.label):
         names = check_symbol(model, symbol)
     warn_of_batch(symbol)
