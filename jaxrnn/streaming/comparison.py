@@ -181,7 +181,7 @@ class TraceComparison:
 
         consts = concrete(symbolic), concrete(single)
 
-        @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+        @jax.jit
         def both(consts: Any, arguments: Any) -> Any:
             first, second = (
                 ClosedJaxpr(each.jaxpr, known) for each, known in zip((symbolic, single), consts, strict=True)
