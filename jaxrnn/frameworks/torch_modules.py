@@ -26,6 +26,7 @@ from jaxrnn.frameworks.agreement import (
     resized,
     sizes_of,
 )
+from jaxrnn.frameworks.loops import roll_loops
 from jaxrnn.frameworks.torch_weights import (
     array_of,
     entries_of,
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 #: An axis, or an axis with the name of the dimension.
 Axis = int | tuple[int, str]
 
+#: The frames with which loops over frames are unrolled: few, and a number that other sizes of a module seldom are.
+_TURNS = 11
 #: Words of the failure of a file that is right for a single length.
 _FIXED = "fixed axis|runs and the file fails|the shape is"
 #: Words of a failure, and advice.
@@ -131,13 +134,17 @@ def from_torch(
         names = call.output_names(outputs)
         shapes, weights, failures = output_shapes(call.run, call.arrays, axes), weights_of(module), []
         given = {key: value for key, value in options.items() if key not in ("dims", "static")}
-        kinds = {"auto": ("script", "compiled", "dynamo"), "script": ("script", "compiled")}
+        kinds = {"auto": ("script", "loops", "compiled", "dynamo"), "script": ("script", "loops", "compiled")}
         for kind in kinds.get(exporter, (exporter,)):
-            if kind == "compiled" and not re.search(_FIXED, failures[0]):
+            if kind in ("loops", "compiled") and not re.search(_FIXED, failures[0]):
                 continue
             try:
                 call.renew()
-                proto = _exporter(kind, call, axes, names)()
+                if kind == "loops":
+                    proto = _exporter("script", call.with_turns(axes), axes, names)()
+                    roll_loops(proto)
+                else:
+                    proto = _exporter(kind, call, axes, names)()
                 state_weights(proto, weights)
                 declare_shapes(proto, shapes)
                 model, plain = load(proto, **options), load(proto, **given)
@@ -261,7 +268,15 @@ class _Call:
         sizes = sizes_of(self.arrays, axes)
         if 1 not in sizes.values():
             return self
-        arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
+        return self._resized(axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
+
+    def with_turns(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
+        """Change the lengths to `_TURNS`, so that few turns of a loop over frames show the loop, if the module allows."""
+        sizes = sizes_of(self.arrays, axes)
+        return self._resized(axes, {symbol: size if symbol == "batch" else _TURNS for symbol, size in sizes.items()})
+
+    def _resized(self, axes: Mapping[str, Mapping[int, str]], sizes: Mapping[str, int]) -> _Call:
+        arrays = resized(self.arrays, axes, sizes)
         tensors = {name: tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()}
         try:
             return _Call(self.module, tensors if self.by_name else [*tensors.values()], self.held)
