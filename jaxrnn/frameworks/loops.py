@@ -23,6 +23,8 @@ from jaxrnn.onnx.tensors import graphs_below, graphs_in
 _FEWEST = 4
 #: An end beyond all frames.
 _END = np.iinfo(np.int64).max
+#: The middle of the name of a frame of which only the shape is read.
+_FRAME = ".frame_of_"
 #: Operators that return other values for equal inputs.
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 
@@ -38,19 +40,21 @@ def roll_loops(proto: onnx.ModelProto) -> None:
     Raises:
         ModelError: the graph has no loop over frames whose turns are equal.
     """
-    count = 0
-    while _roll_one(proto.graph, count):
+    count, inferred = 0, onnx.shape_inference.infer_shapes(proto).graph
+    known = [*inferred.value_info, *inferred.input, *inferred.output]
+    types = {entry.name: entry.type.tensor_type for entry in known if entry.type.HasField("tensor_type")}
+    while _roll_one(proto.graph, f"loop_{count}", types):
         count += 1
     if not count:
         raise ModelError("the graph has no loop over frames whose turns are equal")
     del proto.graph.value_info[:]
 
 
-def _roll_one(graph: onnx.GraphProto, count: int) -> bool:
+def _roll_one(graph: onnx.GraphProto, label: str, types: Mapping[str, Any]) -> bool:
     nodes = _merged(_with_frames(graph.node), {entry.name for entry in graph.output})
     for families in _families(graph, nodes):
         for backwards in (False, True):
-            unrolled = _Unrolled(nodes, families, backwards, f"loop_{count}")
+            unrolled = _Unrolled([*nodes], families, backwards, label, types)
             if unrolled.find() and (found := unrolled.written([entry.name for entry in graph.output])):
                 del graph.node[:]
                 graph.node.extend(found)
@@ -86,10 +90,11 @@ class _Operand:
 class _Unrolled:
     """A loop over the frames of families in a graph: the nodes by level, and the operands of a turn."""
 
-    nodes: Sequence[onnx.NodeProto]
+    nodes: list[onnx.NodeProto]
     families: Sequence[_Family]
     backwards: bool
     label: str
+    types: Mapping[str, Any]
     first: int = 0
     states: dict[tuple[Place, int], str] = field(default_factory=dict)
 
@@ -103,6 +108,8 @@ class _Unrolled:
             for number, name in family.frames.items()
         }
         self.moved: dict[str, int] = {}
+        # The model of all turns, after which a few more turns read its states.
+        self.model = max(2, self.last - 3)
         while True:
             self._divide()
             operands = self._operands()
@@ -110,10 +117,10 @@ class _Unrolled:
                 return False
             self.operands = operands
             firsts = range(self.last + 2 - _FEWEST)
-            first = next((each for each in firsts if self._begins(each, self.last - 1)), None)
+            first = next((each for each in firsts if self._begins(each, self.model)), None)
             if first is None:
                 return False
-            if not self._move_to_next_turn():
+            if not self._move_to_later_turn():
                 break
         chosen = self._aligned(self.last)
         if chosen is None:
@@ -130,6 +137,7 @@ class _Unrolled:
 
     def _divide(self) -> None:
         """Divide the nodes into turns."""
+        order = {name: at for at, family in enumerate(self.families) for name in family.frames.values()}
         self.levels: dict[str, int] = {}
         self.turns: list[list[onnx.NodeProto]] = [[] for _ in range(self.last + 1)]
         for node in self.nodes:
@@ -139,6 +147,9 @@ class _Unrolled:
             self.levels.update(dict.fromkeys(node.output, level))
             if 0 <= level <= self.last:
                 self.turns[level].append(node)
+        # An equal read before the loop may come earlier.
+        for turn in self.turns:
+            turn.sort(key=lambda node: order.get(node.output[0], len(order)))
         self.places = {
             name: (turn, (at, index))
             for turn, nodes in enumerate(self.turns)
@@ -146,32 +157,70 @@ class _Unrolled:
             for index, name in enumerate(node.output)
         }
 
-    def _move_to_next_turn(self) -> bool:
-        """Move a node of state only, such as a product with weights, to the turn that reads it, as in the first turn.
+    def _move_to_later_turn(self) -> bool:
+        """Move a node of states only, such as a product with weights, to the turn that reads the node.
 
-        Its level is that of the state, but the initial state has an equal node.
+        The level of the node is that of the states. The last turn lacks the node, and an equal node of the initial
+        states comes before the first turn.
         """
         makers = {name: node for node in self.nodes for name in node.output}
-        for (at, index), depth in self.states:
-            start = self.states[(at, index), depth]
-            model, maker, operands = self.turns[self.last - 1][at], makers.get(start), self.operands[at]
-            if maker is None or depth > 1 or start in self.moved or not operands or start in self.reads:
+        there = self._aligned(self.last, gaps=True)
+        for at in dict.fromkeys(at for (at, _), _ in self.states):
+            if there is None or there[at] is not None:
                 continue
-            known = all(
-                each.outside == name if each.place is None else True
-                for each, name in zip(operands, maker.input, strict=False)
-            )
-            if _is_alike(maker, model) and known and model.output[0] not in self.reads:
-                self.moved[maker.output[0]] = self.first
-                for turn in range(self.first, self.last):
-                    node = self.chosen[at] if turn == self.first else self.turns[turn][at]
-                    self.moved[node.output[0]] = turn + 1
-                return True
+            uses = [
+                (user, each)
+                for user, row in enumerate(self.operands)
+                for each in row
+                if each.place is not None and each.place[0] == at
+            ]
+            depth, model, row = uses[0][1].turns_before, self.turns[self.model][at], self.operands[at]
+            if any(each.turns_before != depth for _, each in uses) or not row or model.output[0] in self.reads:
+                continue
+            found: list[onnx.NodeProto] = []
+            for turns in range(1, depth + 1):
+                starts = {each.place: self.states[each.place, turns] for _, each in uses if each.place is not None}
+                maker = makers.get(next(iter(starts.values())))
+                if maker is None or not self._is_initial(maker, model, row):
+                    break
+                if any(maker.output[place[1] : place[1] + 1] != [name] for place, name in starts.items()):
+                    break
+                found.append(maker)
+            if len(found) < depth:
+                continue
+            for turns, maker in enumerate(found, 1):
+                # The maker of several initial states is written for each.
+                turn = self.first + depth - turns
+                names = {name: f"{name}.{self.label}_{at}_{turns}" for name in maker.output}
+                copy = _again(maker, names)
+                self.nodes.insert(next(i for i, node in enumerate(self.nodes) if node is maker) + 1, copy)
+                self.moved[copy.output[0]] = turn
+                readers = self.chosen if turn == self.first else self.turns[turn]
+                for user in {user for user, _ in uses}:
+                    place = next(i for i, node in enumerate(self.nodes) if node is readers[user])
+                    self.nodes[place] = _renamed(_copy(readers[user]), names)
+            for turn in range(self.first, self.last + 1):
+                nodes = self.chosen if turn == self.first else self._aligned(turn, gaps=True)
+                if nodes is not None and nodes[at] is not None:
+                    self.moved[nodes[at].output[0]] = turn + depth
+            return True
         return False
 
+    def _is_initial(self, maker: onnx.NodeProto, model: onnx.NodeProto, row: Sequence[_Operand]) -> bool:
+        """Return True if a node computes from an initial state what a turn computes from the state."""
+        return (
+            maker.output[0] not in self.reads
+            and maker.output[0] not in self.moved
+            and _is_alike(maker, model)
+            and all(
+                each.place is not None or (each.step is None and each.outside == name)
+                for each, name in zip(row, maker.input, strict=True)
+            )
+        )
+
     def _operands(self) -> list[list[_Operand]] | None:
-        """Compare the last but one turn with the turn before; return the operands of its nodes."""
-        turn = self.last - 1
+        """Compare the model with the turn before; return the operands of its nodes."""
+        turn = self.model
         found: list[list[_Operand]] = []
         if len(self.turns[turn - 1]) != len(self.turns[turn]):
             return None
@@ -188,9 +237,9 @@ class _Unrolled:
                     found[-1].append(_Operand(outside=name))
                 elif name in self.constants and earlier in self.constants:
                     value, old = (_number(self.constants[each]) for each in (name, earlier))
-                    if value is None or old is None or value.shape != old.shape:
+                    if value is None or old is None or (value.shape, value.dtype) != (old.shape, old.dtype):
                         return None
-                    found[-1].append(_Operand(base=value - turn * (value - old), step=value - old))
+                    found[-1].append(_Operand(base=np.asarray(value - turn * (value - old)), step=np.asarray(value - old)))
                 elif place is not None and place == other and at < turn and at - there == 1:
                     found[-1].append(_Operand(place, turn - at))
                 else:
@@ -208,7 +257,7 @@ class _Unrolled:
             if len(nodes) != len(self.operands):
                 return False
             names = [node.output for node in nodes]
-            for node, model, operands in zip(nodes, self.turns[self.last - 1], self.operands, strict=True):
+            for node, model, operands in zip(nodes, self.turns[self.model], self.operands, strict=True):
                 if not _is_alike(node, model):
                     return False
                 for name, operand in zip(node.input, operands, strict=True):
@@ -217,17 +266,33 @@ class _Unrolled:
         self.first, self.states, self.chosen = first, states, chosen
         return True
 
-    def _aligned(self, turn: int) -> list[onnx.NodeProto] | None:
-        """Return the nodes of a turn, without others of its level: those of an initial value, or after the loop."""
-        chosen: list[onnx.NodeProto] = []
+    def _aligned(self, turn: int, gaps: bool = False) -> list[Any] | None:
+        """Return the nodes of a turn, without others of its level: those of an initial value, or after the loop.
+
+        A turn without a node of the model is None, or has None in place of the node.
+        """
+        chosen: list[Any] = []
+        model = self.turns[self.model]
         for node in self.turns[turn]:
-            at = len(chosen)
-            if at == len(self.operands) or not _is_alike(node, self.turns[self.last - 1][at]):
+            for at in range(len(chosen), len(model) if gaps else min(len(chosen) + 1, len(model))):
+                if _is_alike(node, model[at]) and self._is_at(node, at, chosen):
+                    chosen += [None] * (at - len(chosen)) + [node]
+                    break
+        if gaps:
+            chosen += [None] * (len(model) - len(chosen))
+        return chosen if len(chosen) == len(model) else None
+
+    def _is_at(self, node: onnx.NodeProto, at: int, chosen: Sequence[Any]) -> bool:
+        """Return True if a node reads what a node of the model reads from outside and from its turn."""
+        for name, each in zip(node.input, self.operands[at], strict=True):
+            if each.step is not None or each.turns_before:
                 continue
-            inner = ((name, each.place) for name, each in zip(node.input, self.operands[at], strict=True) if _here(each))
-            if all(name == chosen[place[0]].output[place[1]] for name, place in inner if place is not None):
-                chosen.append(node)
-        return chosen if len(chosen) == len(self.operands) else None
+            if each.place is None:
+                if name != each.outside:
+                    return False
+            elif chosen[each.place[0]] is None or name != chosen[each.place[0]].output[each.place[1]]:
+                return False
+        return True
 
     def _fits(
         self,
@@ -317,7 +382,11 @@ class _Unrolled:
             # A loop must read the same number of frames of each value.
             if {self.reads[name] for name in family.frames.values()} < set(range(first, self.last + 1)):
                 return []
-        return [*before, *self._scan(names, scans, again), *after]
+        found = [*before, *self._scan(names, scans, again), *after]
+        made = {name for node in found for name in node.output}
+        lost = {name for node in self.nodes for name in node.output} - made
+        is_whole = not any(lost.intersection(_read_by(node)) for node in after) and not lost.intersection(outputs)
+        return found if is_whole else []
 
     def _collect(self, node: onnx.NodeProto, where: Mapping[str, tuple[int, Place]], direction: int, collected: Any):
         """Replace the values of all turns among the inputs of a Concat by an output of the Scan."""
@@ -337,7 +406,7 @@ class _Unrolled:
     ) -> Iterator[onnx.NodeProto]:
         """Yield the Scan, after nodes that cut its inputs."""
         body: list[onnx.NodeProto] = []
-        entries, ends, starts, lasts = [], [], [], []
+        entries, ends, starts, lasts, kinds = [], [], [], [], []
         depths: dict[Place, int] = {}
         for place, depth in self.states:
             depths[place] = max(depths.get(place, 0), depth)
@@ -352,6 +421,7 @@ class _Unrolled:
                 entries.append(state(place, each))
                 ends.append(f"{state(place, each)}.next")
                 lasts.append(f"{self.label}.last_{place[0]}_{place[1]}" if each == 1 else f"{state(place, each)}.last")
+                kinds.append(names[place[0]][place[1]])
         cut, read = [], {}
         for family in self.families:
             source = f"{self.label}.{len(cut)}.from"
@@ -360,7 +430,7 @@ class _Unrolled:
             yield from (_constant(f"{source}.{key}", value) for key, value in limits.items())
             yield helper.make_node("Slice", [family.data, *(f"{source}.{key}" for key in limits)], [source])
             read |= dict.fromkeys(family.frames.values(), f"{source}.frame")
-            cut.append((source, family.axis, int(self.backwards), f"{source}.frame"))
+            cut.append((source, family.axis, int(self.backwards), f"{source}.frame", family.data))
         counter = f"{self.label}.turn"
         if any(each.step is not None for at, row in enumerate(self.operands) if names[at][0] not in read for each in row):
             data, axis = self.families[0].data, self.families[0].axis
@@ -370,7 +440,7 @@ class _Unrolled:
             yield helper.make_node("Gather", [f"{counter}.shape", f"{counter}.axis"], [f"{counter}.count"], axis=0)
             parts = [f"{counter}.{key}" for key in ("first", "count", "one")]
             yield helper.make_node("Range", parts, [f"{counter}s"])
-            cut.append((f"{counter}s", 0, 0, counter))
+            cut.append((f"{counter}s", 0, 0, counter, ""))
         for at, node in enumerate(self.chosen):
             if names[at][0] in read:
                 index = _number(self.constants[node.input[1]])
@@ -385,8 +455,12 @@ class _Unrolled:
             for index, operand in enumerate(self.operands[at]):
                 if operand.step is not None:
                     name = f"{names[at][0]}.{index}"
-                    body += [_constant(f"{name}.step", operand.step), _constant(f"{name}.base", operand.base)]
-                    body.append(helper.make_node("Mul", [counter, f"{name}.step"], [f"{name}.moved"]))
+                    kind = operand.step.dtype
+                    parts = {"step": operand.step, "base": operand.base}
+                    body += [_constant(f"{name}.{key}", value, kind) for key, value in parts.items()]
+                    cast = helper.np_dtype_to_tensor_dtype(kind)
+                    body.append(helper.make_node("Cast", [counter], [f"{name}.turn"], to=cast))
+                    body.append(helper.make_node("Mul", [f"{name}.turn", f"{name}.step"], [f"{name}.moved"]))
                     body.append(helper.make_node("Add", [f"{name}.moved", f"{name}.base"], [name]))
                     inputs.append(name)
                 elif operand.place is None:
@@ -409,8 +483,22 @@ class _Unrolled:
             else:
                 body.append(_constant(f"{name}.axis", [axis]))
                 body.append(helper.make_node("Squeeze", [names[at][index], f"{name}.axis"], frames[-1:]))
-        untyped = [onnx.ValueInfoProto(name=name) for name in (*entries, *(each[3] for each in cut))]
-        graph = helper.make_graph(body, self.label, untyped, [onnx.ValueInfoProto(name=name) for name in (*ends, *frames)])
+        graph = helper.make_graph(
+            body,
+            self.label,
+            [*map(self._declared, entries, kinds), *(self._declared(each[3], each[4], 1) for each in cut)],
+            [
+                *map(self._declared, ends, kinds),
+                *(
+                    self._declared(name, names[at][index], int(axis is not None))
+                    for name, ((at, index), axis, _) in zip(frames, scans, strict=True)
+                ),
+            ],
+        )
+        collecting: dict[str, Any] = {}
+        if scans:
+            collecting["scan_output_axes"] = [axis or 0 for _, axis, _ in scans]
+            collecting["scan_output_directions"] = [direction for *_, direction in scans]
         yield helper.make_node(
             "Scan",
             [*starts, *(each[0] for each in cut)],
@@ -420,16 +508,18 @@ class _Unrolled:
             num_scan_inputs=len(cut),
             scan_input_axes=[each[1] for each in cut],
             scan_input_directions=[each[2] for each in cut],
-            scan_output_axes=[axis or 0 for _, axis, _ in scans],
-            scan_output_directions=[direction for *_, direction in scans],
+            **collecting,
         )
+
+    def _declared(self, name: str, like: str, dropped: int = 0) -> onnx.ValueInfoProto:
+        """Return the declaration of a value with the type of another value, and with fewer axes."""
+        if like not in self.types:
+            return helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []) if not like else onnx.ValueInfoProto(name=name)
+        known = self.types[like]
+        return helper.make_tensor_value_info(name, known.elem_type, [None] * (len(known.shape.dim) - dropped))
 
     def _axis_of(self, node: onnx.NodeProto) -> int:
         return next(family.axis for family in self.families if node.output[0] in family.frames.values())
-
-
-def _here(operand: _Operand) -> bool:
-    return operand.place is not None and not operand.turns_before
 
 
 def _with_frames(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -465,7 +555,7 @@ def _merged(nodes: Iterator[onnx.NodeProto], outputs: set[str]) -> list[onnx.Nod
         node = _renamed(_copy(node), names)
         if node.op_type == "Shape" and node.input[0] in frames:
             read = frames[node.input[0]]
-            shaped = f"{read.input[0]}.frame_of_{read.attribute[0].i}_{len(_shape_of(seen, read))}"
+            shaped = f"{read.input[0]}{_FRAME}{read.attribute[0].i}_{len(_shape_of(seen, read))}"
             index = f"{shaped}.number"
             if all(shaped not in each.output for each in found):
                 found.append(_constant(index, np.zeros(_shape_of(seen, read), np.int64)))
@@ -503,6 +593,8 @@ def _families(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> Iterat
             moving.update(node.output)
         if node.op_type != "Gather" or node.input[1] not in constants or node.input[0] not in moving:
             continue
+        if _FRAME in node.output[0]:
+            continue
         number, axis = _number(constants[node.input[1]]), next((each.i for each in node.attribute), 0)
         if number is not None and number.size == 1 and number >= 0 and axis >= 0 and number.ndim <= 1:
             reads.setdefault((node.input[0], axis), {})[int(number.ravel()[0])] = node.output[0]
@@ -533,13 +625,13 @@ def _parts(node: onnx.NodeProto) -> list[bytes]:
 
 
 def _number(node: onnx.NodeProto) -> np.ndarray | None:
-    """Return the whole numbers of a Constant, or None for others."""
+    """Return the numbers of a Constant, or None for others."""
     value = numpy_helper.to_array(node.attribute[0].t) if node.attribute[0].name == "value" else None
-    return value if value is not None and value.dtype == np.int64 else None
+    return value if value is not None and value.dtype in (np.int64, np.int32, np.float32, np.float64) else None
 
 
-def _constant(name: str, value: Any) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value, np.int64)))
+def _constant(name: str, value: Any, dtype: Any = np.int64) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value, dtype)))
 
 
 def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
