@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
 import re
@@ -30,6 +31,7 @@ from jaxrnn.frameworks.loops import roll_loops
 from jaxrnn.frameworks.torch_weights import (
     array_of,
     entries_of,
+    evaluated,
     having,
     tensor_of,
     unchanged,
@@ -37,10 +39,15 @@ from jaxrnn.frameworks.torch_weights import (
 )
 from jaxrnn.frameworks.weights import (
     check_after,
+    check_constants,
+    check_names,
     check_other_weights,
     check_weights,
     declare_shapes,
+    lost_weights,
+    marked,
     rename_values,
+    restore_weights,
     state_weights,
 )
 from jaxrnn.jaxprs.held import Held
@@ -79,6 +86,7 @@ def from_torch(
     outputs: Sequence[str] | None = None,
     exporter: str = "auto",
     shortest: int | None = None,
+    constants: Sequence[str] = (),
     **options: Any,
 ) -> Model:
     """Export a PyTorch module in memory, load the file, and compare the model with the module.
@@ -111,6 +119,8 @@ def from_torch(
             parts of the module that it can, so that their loops stay loops.
         shortest: the smallest size of the time dimensions that is compared. By default 1, or the smallest size from
             which on the file agrees, up to the size of the example; a warning reports a size above 1.
+        constants: names of trainable weights that may be constants of the file, because the module reads them as
+            numbers. A different trainable weight that is a constant of the file is an error.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
@@ -133,6 +143,8 @@ def from_torch(
         call = call.enlarged(axes)
         names = call.output_names(outputs)
         shapes, weights, failures = output_shapes(call.run, call.arrays, axes), weights_of(module), []
+        check_names(constants, weights, type(module).__name__)
+        trainable = {name for name, tensors in entries_of(module).items() if tensors[0].requires_grad}
         given = {key: value for key, value in options.items() if key not in ("dims", "static")}
         kinds = {"auto": ("script", "loops", "compiled", "dynamo"), "script": ("script", "loops", "compiled")}
         for kind in kinds.get(exporter, (exporter,)):
@@ -140,17 +152,23 @@ def from_torch(
                 continue
             try:
                 call.renew()
+                exported = call.with_turns(axes) if kind == "loops" else call
+                export = _exporter("script" if kind == "loops" else kind, exported, axes, names)
+                proto = export()
+                if lost := lost_weights(proto, weights):
+                    marks = marked({name: weights[name] for name in lost})
+                    exported.renew()
+                    with having(module, marks):
+                        restore_weights(proto, export(), weights, marks)
                 if kind == "loops":
-                    proto = _exporter("script", call.with_turns(axes), axes, names)()
                     roll_loops(proto)
-                else:
-                    proto = _exporter(kind, call, axes, names)()
                 state_weights(proto, weights)
                 declare_shapes(proto, shapes)
                 model, plain = load(proto, **options), load(proto, **given)
                 _check_open(plain, axes)
                 checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", held, shortest)
-                constants = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
+                found = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
+                check_constants(found, trainable, constants)
                 check_stream(plain, call.run, call.arrays, axes, "PyTorch", checked.shortest)
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
@@ -162,10 +180,10 @@ def from_torch(
                 break
         else:
             advice = [text for words, text in _ADVICE.items() if any(re.search(words, each) for each in failures)]
-            problem = f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:"
+            problem = f"no exporter of PyTorch writes a file that agrees with {_label(module)}:"
             raise ModelError("\n".join([problem, *failures, *advice]))
-    model.label = type(module).__name__
-    checked.report(model.label, "PyTorch", constants)
+    model.label = _label(module)
+    checked.report(model.label, "PyTorch", [name for name in found if name not in constants])
     return model
 
 
@@ -226,9 +244,7 @@ class _Call:
         result = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or `*arguments`, or returns a dict.
-        variadic = any(
-            each.kind == each.VAR_POSITIONAL for each in inspect.signature(module.forward).parameters.values()
-        )
+        variadic = inspect.Parameter.VAR_POSITIONAL in _parameters(module).values()
         is_plain = not by_name and not self.keys and not variadic
         self.target = module if is_plain else _flat(module, names if by_name else None)
 
@@ -248,7 +264,7 @@ class _Call:
     def renew(self) -> None:
         """Restore the first contents of the module."""
         self.held.restore()
-        self.module.eval()
+        evaluated(self.module)
 
     def check_no_state(self) -> None:
         """Refuse a module whose outputs depend on earlier calls."""
@@ -338,6 +354,21 @@ def _leaves(result: Any) -> list[torch.Tensor]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
+def _parameters(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the parameters of ``forward`` by name and kind; TorchScript has a schema in place of a signature."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        schema: Any = getattr(module.forward, "schema", None)
+        return {each.name: inspect.Parameter.POSITIONAL_OR_KEYWORD for each in schema.arguments[1:]}
+    return {each.name: each.kind for each in inspect.signature(module.forward).parameters.values()}
+
+
+def _label(module: torch.nn.Module) -> str:
+    """Return the name of the class of a module, also of a module of TorchScript."""
+    return str(getattr(module, "original_name", type(module).__name__))
+
+
 def _sequence(example: Any) -> Sequence[Any]:
     return example if isinstance(example, (tuple, list)) else [example]
 
@@ -345,8 +376,7 @@ def _sequence(example: Any) -> Sequence[Any]:
 def _names(module: torch.nn.Module, count: int) -> list[str]:
     """Return the names of the first positional parameters of ``forward``."""
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
-    parameters = inspect.signature(module.forward).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.kind in kinds][:count]
+    names = [name for name, kind in _parameters(module).items() if kind in kinds][:count]
     return names + [f"input_{index}" for index in range(len(names), count)]
 
 
@@ -426,7 +456,12 @@ def _exporter(
             kept: Any = {"dynamo": False, "do_constant_folding": False, "keep_initializers_as_inputs": True}
             kept["dynamic_axes"] = dynamic
             with _exportable(call.module), contextlib.redirect_stdout(io.StringIO()):
-                target = _compiled(call.target, arguments) if kind == "compiled" else call.target
+                target: Any = _compiled(call.target, arguments) if kind == "compiled" else call.target
+                if any(isinstance(part, torch.jit.ScriptModule) for part in target.modules()):
+                    if not isinstance(target, torch.jit.ScriptModule):  # the exporter traces no compiled part
+                        target = torch.jit.trace(target, arguments, check_trace=False)
+                    # The exporter separates the weights of a compiled layer from those that the module has.
+                    target = copy.deepcopy(target)
                 torch.onnx.export(target, arguments, buffer, **kept, **common)
             return named(onnx.load_from_string(buffer.getvalue()))
 
@@ -587,4 +622,4 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
 def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
     """Return inputs as arguments of ``forward``: as keywords if all names are parameters, else in order."""
     tensors = {name: tensor_of(array) for name, array in inputs.items()}
-    return tensors if tensors.keys() <= inspect.signature(module.forward).parameters.keys() else [*tensors.values()]
+    return tensors if tensors.keys() <= _parameters(module).keys() else [*tensors.values()]

@@ -60,7 +60,8 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
     """
     import torch
 
-    modes = [(part, part.training) for part in module.modules()]
+    # A frozen module of TorchScript has no mode.
+    modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]
     # The attributes of a compiled module are in C++, where `forward` cannot add any.
     parts = {name: part for name, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -69,7 +70,7 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
     devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(sorted(devices, key=str)):
         try:
-            module.eval()
+            evaluated(module)
             with quiet(logging.WARNING):
                 yield held
         finally:
@@ -77,6 +78,12 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
             for part, mode in modes:
                 if part.training != mode:
                     part.training = mode
+
+
+def evaluated(module: torch.nn.Module) -> None:
+    """Put a module into evaluation mode; a frozen module of TorchScript has no other."""
+    if hasattr(module, "training"):
+        module.eval()
 
 
 @contextlib.contextmanager

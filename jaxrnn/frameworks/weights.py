@@ -7,7 +7,7 @@ import json
 import logging
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from jaxrnn._files.messages import near
 from jaxrnn.comparison import Comparison, agree, compare, tolerances
 from jaxrnn.errors import InputError, ModelError
 from jaxrnn.frameworks.agreement import compared, narrowest
@@ -60,6 +61,84 @@ def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
     graph.initializer.extend(tensors)
     graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name], order="C"), name) for name in written)
     proto.metadata_props.add(key=WEIGHTS, value=json.dumps(written))
+
+
+def lost_weights(proto: onnx.ModelProto, weights: Arrays) -> list[str]:
+    """Return the weights whose names a file lacks, and whose values are constants of the file."""
+    names = {entry.name for entry in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
+    values = {_key(numpy_helper.to_array(tensor)) for tensor in _constants_in(proto)}
+    return [name for name, array in weights.items() if name not in names and _key(array) in values]
+
+
+def marked(weights: Arrays) -> dict[str, np.ndarray]:
+    """Return weights of about the same values, so that each has a value of its own."""
+    rng, found = np.random.default_rng(0), {}
+    for name, array in weights.items():
+        changed = np.where(array == 0, 1e-3, array) * (1 + rng.uniform(0.01, 0.02, array.shape))
+        found[name] = np.asarray(changed, array.dtype)
+    return found
+
+
+def restore_weights(proto: onnx.ModelProto, other: onnx.ModelProto, weights: Arrays, marks: Arrays) -> None:
+    """Give the constants of a file that are weights of a module the names of the weights.
+
+    `other` is the file of the module with `marks` in place of these weights, which shows what the constants are: equal
+    weights, such as zeros, and equal numbers of the code have different values there. A compiled layer, for example,
+    reads its weights from a list, and the exporter writes the list as constants.
+    """
+    here, there = list(_constants_in(proto)), list(_constants_in(other))
+    if [tensor.dims for tensor in here] != [tensor.dims for tensor in there]:
+        return  # the module branches on a weight
+    names, known = {_key(array): name for name, array in marks.items()}, {id(tensor) for tensor in proto.graph.initializer}
+    added: dict[str, None] = {}
+    sources: dict[int, str] = {}
+    for tensor, mark in zip(here, there, strict=True):
+        name = names.get(_key(numpy_helper.to_array(mark)))
+        if name is not None and _same(numpy_helper.to_array(tensor), weights[name]):
+            sources[id(tensor)] = name
+            added[name] = None
+    moved = [tensor for tensor in proto.graph.initializer if id(tensor) in sources]
+    kept = [tensor for tensor in proto.graph.initializer if id(tensor) not in sources]
+    nodes = [helper.make_node("Identity", [sources[id(tensor)]], [tensor.name]) for tensor in moved]
+    for graph in graphs_below(proto.graph):
+        for node in graph.node:
+            if node.op_type == "Constant" and id(node.attribute[0].t) in sources:
+                name = sources[id(node.attribute[0].t)]
+                node.CopyFrom(helper.make_node("Identity", [name], node.output, name=node.name))
+    nodes += proto.graph.node
+    del proto.graph.node[:], proto.graph.initializer[:]
+    proto.graph.node.extend(nodes)
+    proto.graph.initializer.extend(kept)
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name]), name) for name in added)
+
+
+def _constants_in(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors of a graph and its subgraphs that are constants."""
+    for graph in graphs_below(proto.graph):
+        yield from graph.initializer if isinstance(graph, onnx.GraphProto) else ()
+        yield from (node.attribute[0].t for node in graph.node if node.op_type == "Constant" and node.attribute[0].HasField("t"))
+
+
+def _key(array: np.ndarray) -> tuple[Any, ...]:
+    return array.dtype, array.shape, array.tobytes()
+
+
+def check_names(constants: Sequence[str], weights: Arrays, owner: str) -> None:
+    """Refuse names in `constants` that are not weights."""
+    for name in [constants] if isinstance(constants, str) else constants:
+        if name not in weights:
+            raise InputError(f"`constants` must be names of weights of {owner}: there is no {name!r}{near(name, weights)}")
+
+
+def check_constants(found: Sequence[str], trainable: Collection[str], allowed: Sequence[str]) -> None:
+    """Refuse trainable weights that are constants of a file, and that the caller has not allowed."""
+    if lost := [name for name in found if name in trainable and name not in allowed]:
+        listed = ", ".join(map(repr, lost))
+        raise ModelError(
+            f"the trainable weights {listed} would be constants of the file, which no training changes: the module reads "
+            "their values outside of the exported graph, as Python numbers or NumPy arrays, for example by `w.item()`. "
+            f"Compute with the tensors, or allow this: `constants={lost}`"
+        )
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
