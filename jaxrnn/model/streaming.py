@@ -45,6 +45,11 @@ class GraphFunction:
         return operators_by_scope(self.model.program.block)
 
     @property
+    def output_names(self) -> list[str]:
+        """The outputs in the order of the file; JAX sorts dicts."""
+        return [str(each.name) for each in self.model.outputs]
+
+    @property
     def notes(self) -> Notes:
         """The texts for readers in the model's file."""
         return self.model._notes
