@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -61,12 +62,17 @@ if TYPE_CHECKING:
 #: An axis, or an axis with the name of the dimension.
 Axis = int | tuple[int, str]
 
+_EXAMPLE = "example must be a tensor, a tuple of tensors and of lists of tensors, or these by name of the argument"
 #: The frames with which loops over frames are unrolled: few, and a number that other sizes of a module seldom are.
 _TURNS = 11
 #: Words of the failure of a file that is right for a single length.
 _FIXED = "fixed axis|runs and the file fails|the shape is"
 #: Words of a failure, and advice.
 _ADVICE = {
+    "[Pp]arametriz": (
+        "a parametrization computes a weight from others in each call: remove it from a layer before the export, "
+        "`torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')`, or keep the weight it computes"
+    ),
     _FIXED: (
         "a length or batch that Python reads, as in `range(x.shape[1])` or `torch.zeros(2, 8)`, is fixed in the file: "
         "use tensors or torch.jit.script"
@@ -105,7 +111,9 @@ def from_torch(
 
     Args:
         module: the module; weights, attributes, modes and gradients are unchanged afterwards, also after an error.
-        example: a tensor, a tuple of the positional arguments of ``forward``, or a dict of keyword arguments.
+        example: a tensor, a tuple of the positional arguments of ``forward``, or a dict of keyword arguments. The
+            tensors of an argument that is a list or tuple, such as a state ``(h, c)``, are inputs ``state_0``,
+            ``state_1``.
         time: the time axis of the first input, or the time axes by input: ``{"x": 1}``. The dimension is called
             ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` sets the names and relates inputs at several rates. By
             default, time is not an open dimension.
@@ -183,6 +191,7 @@ def from_torch(
             problem = f"no exporter of PyTorch writes a file that agrees with {_label(module)}:"
             raise ModelError("\n".join([problem, *failures, *advice]))
     model.label = _label(module)
+    _EXAMPLES[model] = call.example([*call.arguments.values()])
     checked.report(model.label, "PyTorch", [name for name in found if name not in constants])
     return model
 
@@ -215,7 +224,7 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
             check_after(
                 model,
                 params,
-                lambda inputs: _Call(module, _tensors(module, inputs), held).run(inputs, arrays),
+                lambda inputs: _Call(module, _example_of(model, module, inputs), held).run(inputs, arrays),
                 "PyTorch",
             )
     with torch.no_grad():
@@ -234,10 +243,14 @@ class _Call:
 
         by_name = isinstance(example, Mapping)
         values = list(example.values() if isinstance(example, Mapping) else _sequence(example))
-        if not values or not all(isinstance(value, torch.Tensor) for value in values):
-            raise InputError("example must be a tensor, a tuple of tensors, or tensors by name of the argument")
         names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
-        self.arguments = {name: value.detach().clone() for name, value in zip(names, values, strict=True)}
+        #: The arguments as the example nests these, and the tensors inside.
+        self.nested = dict(zip(names, values, strict=True))
+        self.arguments = {
+            name: value.detach().clone() for each in map(_inside, names, values) for name, value in each.items()
+        }
+        if not self.arguments:
+            raise InputError(_EXAMPLE)
         self.arrays = {name: array_of(value).copy() for name, value in self.arguments.items()}
         self.module, self.by_name, self.held = module, by_name, held
         self.renew()
@@ -245,8 +258,8 @@ class _Call:
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or `*arguments`, or returns a dict.
         variadic = inspect.Parameter.VAR_POSITIONAL in _parameters(module).values()
-        is_plain = not by_name and not self.keys and not variadic
-        self.target = module if is_plain else _flat(module, names if by_name else None)
+        is_plain = not by_name and not self.keys and not variadic and [*self.arguments] == names
+        self.target = module if is_plain else _flat(self)
 
     def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
         """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
@@ -293,9 +306,9 @@ class _Call:
 
     def _resized(self, axes: Mapping[str, Mapping[int, str]], sizes: Mapping[str, int]) -> _Call:
         arrays = resized(self.arrays, axes, sizes)
-        tensors = {name: tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()}
+        tensors = [tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()]
         try:
-            return _Call(self.module, tensors if self.by_name else [*tensors.values()], self.held)
+            return _Call(self.module, self.example(tensors), self.held)
         except Exception:  # modules refuse sizes with errors of any type
             return self
 
@@ -308,27 +321,55 @@ class _Call:
             raise InputError(f"outputs must be {count} names that differ from each other and from the inputs")
         return list(names)
 
+    def example(self, values: Sequence[torch.Tensor]) -> Any:
+        """Nest tensors as the example does: a list of arguments, or arguments by name."""
+        left = iter(values)
+        nested = {name: _like(value, left) for name, value in self.nested.items()}
+        return nested if self.by_name else [*nested.values()]
+
     def _result(self, values: Sequence[torch.Tensor]) -> Any:
         import torch
 
         with torch.no_grad():
-            if self.by_name:
-                return self.module(**dict(zip(self.arguments, values, strict=True)))
-            return self.module(*values)
+            return self.called(self.module, values)
+
+    def called(self, module: torch.nn.Module, values: Sequence[torch.Tensor]) -> Any:
+        """Call a module with tensors as arguments."""
+        given = self.example(values)
+        return module(**given) if self.by_name else module(*given)
 
 
-def _flat(module: torch.nn.Module, names: Sequence[str] | None) -> torch.nn.Module:
+def _inside(name: str, value: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors in an argument by name: the entries of a list or tuple are numbered."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return {name: value}
+    if not isinstance(value, (list, tuple)):
+        raise InputError(_EXAMPLE)
+    parts = (_inside(f"{name}_{index}", each) for index, each in enumerate(value))
+    return {key: tensor for part in parts for key, tensor in part.items()}
+
+
+def _like(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """Return the next tensors, nested like an argument."""
+    if isinstance(value, (list, tuple)):
+        parts = [_like(each, tensors) for each in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    return next(tensors)
+
+
+def _flat(call: _Call) -> torch.nn.Module:
     """Return a module that takes tensors in order and returns a tuple of tensors."""
     import torch
 
     class Flat(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.module = module
+            self.module = call.module
 
         def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            result = self.module(*values) if names is None else self.module(**dict(zip(names, values, strict=True)))
-            return tuple(_leaves(result))
+            return tuple(_leaves(call.called(self.module, values)))
 
     return Flat().eval()
 
@@ -619,7 +660,15 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
                 raise ModelError(f"the exporter fixed axis {axis} ({symbol}) of input {name!r} at {shapes[name][axis]}")
 
 
-def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
-    """Return inputs as arguments of ``forward``: as keywords if all names are parameters, else in order."""
+#: The examples of models, which say how the arguments of a module are nested.
+_EXAMPLES: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
+
+
+def _example_of(model: Model, module: torch.nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Return inputs as arguments of ``forward``: as the example of the model, by keyword, or in order."""
     tensors = {name: tensor_of(array) for name, array in inputs.items()}
+    example = _EXAMPLES.get(model)
+    if any(isinstance(each, (list, tuple)) for each in example or ()):
+        left = iter(tensors.values())
+        return [_like(each, left) for each in example]
     return tensors if tensors.keys() <= _parameters(module).keys() else [*tensors.values()]
