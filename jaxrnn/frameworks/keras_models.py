@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from jaxrnn.errors import InputError, ModelError, StateError, optional_package
+from jaxrnn.errors import InputError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
 from jaxrnn.frameworks.keras_complex import write_real_forms
 from jaxrnn.frameworks.keras_layers import exportable
@@ -23,6 +23,7 @@ from jaxrnn.frameworks.weights import (
     check_constants,
     check_names,
     check_other_weights,
+    check_states,
     check_weights,
     declare_shapes,
     quiet,
@@ -124,13 +125,8 @@ def from_keras(
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_JAX_ROUTE}"
             ) from error
-    if pure.states:
-        carried = {(variable.input, variable.output) for variable in model.state}
-        missing = {name: f"{name}{_NEXT}" for name in pure.states if (name, f"{name}{_NEXT}") not in carried}
-        if missing:
-            given = {**(options.get("state") or {}), **missing}
-            raise StateError(f"{network.name} keeps states that the model does not: `state={given}`")
     model.label = network.name
+    check_states(model, {name: f"{name}{_NEXT}" for name in pure.states}, options.get("state"))
     checked.report(model.label, "Keras", [name for name in found if name not in constants])
     return model
 

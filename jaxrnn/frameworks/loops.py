@@ -239,7 +239,9 @@ class _Unrolled:
                     value, old = (_number(self.constants[each]) for each in (name, earlier))
                     if value is None or old is None or (value.shape, value.dtype) != (old.shape, old.dtype):
                         return None
-                    found[-1].append(_Operand(base=np.asarray(value - turn * (value - old)), step=np.asarray(value - old)))
+                    found[-1].append(
+                        _Operand(base=np.asarray(value - turn * (value - old)), step=np.asarray(value - old))
+                    )
                 elif place is not None and place == other and at < turn and at - there == 1:
                     found[-1].append(_Operand(place, turn - at))
                 else:
@@ -432,7 +434,9 @@ class _Unrolled:
             read |= dict.fromkeys(family.frames.values(), f"{source}.frame")
             cut.append((source, family.axis, int(self.backwards), f"{source}.frame", family.data))
         counter = f"{self.label}.turn"
-        if any(each.step is not None for at, row in enumerate(self.operands) if names[at][0] not in read for each in row):
+        if any(
+            each.step is not None for at, row in enumerate(self.operands) if names[at][0] not in read for each in row
+        ):
             data, axis = self.families[0].data, self.families[0].axis
             limits = {"first": self.first, "one": 1, "axis": axis}
             yield from (_constant(f"{counter}.{key}", value) for key, value in limits.items())
@@ -514,7 +518,11 @@ class _Unrolled:
     def _declared(self, name: str, like: str, dropped: int = 0) -> onnx.ValueInfoProto:
         """Return the declaration of a value with the type of another value, and with fewer axes."""
         if like not in self.types:
-            return helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []) if not like else onnx.ValueInfoProto(name=name)
+            return (
+                helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [])
+                if not like
+                else onnx.ValueInfoProto(name=name)
+            )
         known = self.types[like]
         return helper.make_tensor_value_info(name, known.elem_type, [None] * (len(known.shape.dim) - dropped))
 
@@ -536,7 +544,11 @@ def _with_frames(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                     yield _constant(f"{name}.number", [number])
                     yield helper.make_node("Gather", [node.input[0], f"{name}.number"], [name], axis=axis)
                 continue
-        if node.op_type == "Slice" and len(values) >= 3 and all(value is not None and value.size == 1 for value in values):
+        if (
+            node.op_type == "Slice"
+            and len(values) >= 3
+            and all(value is not None and value.size == 1 for value in values)
+        ):
             start, end, axis, *step = (int(np.ravel(value)[0]) for value in values)
             if 0 <= start == end - 1 and step in ([], [1]):
                 yield _constant(f"{node.output[0]}.number", [start])

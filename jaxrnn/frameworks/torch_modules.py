@@ -9,6 +9,7 @@ import copy
 import inspect
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,10 @@ from jaxrnn.frameworks.loops import roll_loops
 from jaxrnn.frameworks.torch_weights import (
     array_of,
     entries_of,
+    entry_of,
     evaluated,
     having,
+    keeping,
     tensor_of,
     unchanged,
     weights_of,
@@ -43,6 +46,7 @@ from jaxrnn.frameworks.weights import (
     check_constants,
     check_names,
     check_other_weights,
+    check_states,
     check_weights,
     declare_shapes,
     lost_weights,
@@ -145,12 +149,12 @@ def from_torch(
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
     with unchanged(module) as held:
-        call = _Call(module, example, held)
-        call.check_no_state()
-        axes = _axes(call.arrays, time, batch)
+        call = _Call(module, example, held).with_states()
+        axes = _axes(call.arrays, time, {} if batch is None and call.states else batch)
         call = call.enlarged(axes)
         names = call.output_names(outputs)
-        shapes, weights, failures = output_shapes(call.run, call.arrays, axes), weights_of(module), []
+        shapes, failures = output_shapes(call.run, call.arrays, axes), []
+        weights = {name: array for name, array in weights_of(module).items() if name not in call.states}
         check_names(constants, weights, type(module).__name__)
         trainable = {name for name, tensors in entries_of(module).items() if tensors[0].requires_grad}
         given = {key: value for key, value in options.items() if key not in ("dims", "static")}
@@ -191,7 +195,15 @@ def from_torch(
             problem = f"no exporter of PyTorch writes a file that agrees with {_label(module)}:"
             raise ModelError("\n".join([problem, *failures, *advice]))
     model.label = _label(module)
-    _EXAMPLES[model] = call.example([*call.arguments.values()])
+    _EXAMPLES[model] = call.example([*call.arguments.values()]), call.states
+    check_states(model, {name: f"{name}_next" for name in call.states}, options.get("state"))
+    if not hasattr(module, "training"):
+        warnings.warn(
+            f"{model.label} is a frozen module, whose weights are constants: the model has no parameters. To train, "
+            "import the module that was given to `torch.jit.freeze`",
+            UserWarning,
+            stacklevel=2,
+        )
     checked.report(model.label, "PyTorch", [name for name in found if name not in constants])
     return model
 
@@ -216,7 +228,8 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
     """
     with optional_package("torch", "to_torch", "torch"):
         import torch
-    entries = entries_of(module)
+    _, states = _EXAMPLES.get(model, (None, ())) if model is not None else (None, ())
+    entries = {name: tensors for name, tensors in entries_of(module).items() if name not in states}
     expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
     arrays = check_weights(params, expected, type(module).__name__, model)
     if model is not None:
@@ -224,7 +237,7 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
             check_after(
                 model,
                 params,
-                lambda inputs: _Call(module, _example_of(model, module, inputs), held).run(inputs, arrays),
+                lambda inputs: _Call(module, *_example_of(model, module, inputs, held)).run(inputs, arrays),
                 "PyTorch",
             )
     with torch.no_grad():
@@ -238,8 +251,7 @@ class _Call:
     Each run and each export starts from the first contents of the module: no run reads the cache of another run.
     """
 
-    def __init__(self, module: torch.nn.Module, example: Tensors, held: Held):
-        import torch
+    def __init__(self, module: torch.nn.Module, example: Any, held: Held, states: Sequence[str] = ()):
 
         by_name = isinstance(example, Mapping)
         values = list(example.values() if isinstance(example, Mapping) else _sequence(example))
@@ -251,10 +263,13 @@ class _Call:
         }
         if not self.arguments:
             raise InputError(_EXAMPLE)
+        #: Names of the tensors that the module keeps from call to call, which are further inputs and outputs.
+        self.states = tuple(states)
+        self.arguments |= {name: entry_of(module, name).detach().clone() for name in states}
         self.arrays = {name: array_of(value).copy() for name, value in self.arguments.items()}
         self.module, self.by_name, self.held = module, by_name, held
         self.renew()
-        result = self._result([value.clone() for value in self.arguments.values()])
+        result, _ = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or `*arguments`, or returns a dict.
         variadic = inspect.Parameter.VAR_POSITIONAL in _parameters(module).values()
@@ -279,18 +294,35 @@ class _Call:
         self.held.restore()
         evaluated(self.module)
 
-    def check_no_state(self) -> None:
-        """Refuse a module whose outputs depend on earlier calls."""
+    def with_states(self) -> _Call:
+        """Take the tensors that the module keeps from call to call as states.
+
+        Raises:
+            InputError: outputs depend on earlier calls, but not by buffers or attributes that are zero at first.
+        """
         self.run(self.arrays)  # the first run may fill caches
-        if repeats(self.run_again, self.arrays):
-            return
         changed = self.held.changes()
-        what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers"
-        raise InputError(
-            f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
-            f"module {what}. Pass a state to `forward` as an argument, and return the next state; leave out random "
-            "numbers in evaluation mode"
-        )
+        if repeats(self.run_again, self.arrays):
+            return self
+        changed = list(dict.fromkeys([*changed, *self.held.changes()]))
+        self.renew()
+        starts = {name: entry_of(self.module, name) for name in changed}
+        problem = f"{_label(self.module)} returns other outputs when it is called again with the same example: "
+        if not changed:
+            raise InputError(f"{problem}the module draws random numbers; leave these out in evaluation mode")
+        other = [name for name, start in starts.items() if start is None]
+        filled = [name for name, start in starts.items() if start is not None and start.count_nonzero()]
+        if other or filled:
+            what = "is not a buffer or a tensor of a module" if other else "is not zero at first"
+            raise InputError(
+                f"{problem}the module keeps a state in {', '.join(changed)}, and {(other or filled)[0]} {what}. Keep "
+                "states in buffers that are zero at the export, `self.register_buffer('h', torch.zeros(1, 8))`, or pass "
+                "a state to `forward` as an argument, and return the next state"
+            )
+        found = _Call(self.module, self.example([*self.arguments.values()]), self.held, changed)
+        if not repeats(found.run_again, found.arrays):
+            raise InputError(f"{problem}not only by the states {', '.join(changed)}")
+        return found
 
     def enlarged(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
         """Enlarge open dimensions of size 1, which exporters would fix, if the module accepts larger sizes."""
@@ -308,18 +340,18 @@ class _Call:
         arrays = resized(self.arrays, axes, sizes)
         tensors = [tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()]
         try:
-            return _Call(self.module, self.example(tensors), self.held)
+            return _Call(self.module, self.example(tensors), self.held, self.states)
         except Exception:  # modules refuse sizes with errors of any type
             return self
 
     def output_names(self, names: Sequence[str] | None) -> list[str]:
         """Return the names of the outputs: the given names, the keys of a dict, or numbered names."""
-        count = len(self.run(self.arrays))
+        count = len(self.run(self.arrays)) - len(self.states)
         if names is None:
             names = self.keys or ["output", *(f"output_{index}" for index in range(1, count))]
         if len(names) != count or len({*names, *self.arguments}) != count + len(self.arguments):
             raise InputError(f"outputs must be {count} names that differ from each other and from the inputs")
-        return list(names)
+        return [*names, *(f"{name}_next" for name in self.states)]
 
     def example(self, values: Sequence[torch.Tensor]) -> Any:
         """Nest tensors as the example does: a list of arguments, or arguments by name."""
@@ -334,9 +366,11 @@ class _Call:
             return self.called(self.module, values)
 
     def called(self, module: torch.nn.Module, values: Sequence[torch.Tensor]) -> Any:
-        """Call a module with tensors as arguments."""
+        """Call a module with tensors as arguments and states; return the result and the next states."""
         given = self.example(values)
-        return module(**given) if self.by_name else module(*given)
+        with keeping(module, dict(zip(self.states, values[len(values) - len(self.states) :], strict=True))) as after:
+            result = module(**given) if self.by_name else module(*given)
+        return result, after
 
 
 def _inside(name: str, value: Any) -> dict[str, torch.Tensor]:
@@ -485,7 +519,11 @@ def _exporter(
 
     def named(proto: onnx.ModelProto) -> onnx.ModelProto:
         if call.target is not call.module:
-            rename_values(proto, {f"module.{name}": name for name in call.module.state_dict()})
+            kept = [tensor for tensor in proto.graph.initializer if tensor.name[len("module.") :] not in call.states]
+            del proto.graph.initializer[:]
+            proto.graph.initializer.extend(kept)
+            inner = [name for name in call.module.state_dict() if name not in call.states]
+            rename_values(proto, {f"module.{name}": name for name in inner})
         return proto
 
     if kind != "dynamo":
@@ -660,15 +698,19 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
                 raise ModelError(f"the exporter fixed axis {axis} ({symbol}) of input {name!r} at {shapes[name][axis]}")
 
 
-#: The examples of models, which say how the arguments of a module are nested.
-_EXAMPLES: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
+#: The examples of models, which say how the arguments of a module are nested, and names of states in the module.
+_EXAMPLES: WeakKeyDictionary[Model, tuple[Any, tuple[str, ...]]] = WeakKeyDictionary()
 
 
-def _example_of(model: Model, module: torch.nn.Module, inputs: Mapping[str, Any]) -> Any:
+def _example_of(
+    model: Model, module: torch.nn.Module, inputs: Mapping[str, Any], held: Held
+) -> tuple[Any, Held, tuple[str, ...]]:
     """Return inputs as arguments of ``forward``: as the example of the model, by keyword, or in order."""
-    tensors = {name: tensor_of(array) for name, array in inputs.items()}
-    example = _EXAMPLES.get(model)
-    if any(isinstance(each, (list, tuple)) for each in example or ()):
-        left = iter(tensors.values())
-        return [_like(each, left) for each in example]
-    return tensors if tensors.keys() <= _parameters(module).keys() else [*tensors.values()]
+    example, states = _EXAMPLES.get(model, (None, ()))
+    tensors = {name: tensor_of(array) for name, array in inputs.items() if name not in states}
+    if example is not None:
+        left, by_name = iter(tensors.values()), isinstance(example, Mapping)
+        if by_name:
+            return {name: _like(each, left) for name, each in example.items()}, held, states
+        return [_like(each, left) for each in example], held, states
+    return tensors if tensors.keys() <= _parameters(module).keys() else [*tensors.values()], held, states

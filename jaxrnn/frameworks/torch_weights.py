@@ -102,6 +102,42 @@ def having(module: torch.nn.Module, weights: Mapping[str, Any]) -> Iterator[None
             tensor.data = data
 
 
+def _owner_of(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str] | None:
+    """Return the dict of buffers or attributes with a tensor that a part of the module keeps, and the key."""
+    import torch
+
+    owner, _, key = name.rpartition(".")
+    part = dict(module.named_modules()).get(owner)
+    if part is None or isinstance(part, torch.jit.ScriptModule):
+        return None  # the attributes of a compiled module are in C++
+    for entries in (part._buffers, vars(part)):
+        if isinstance(entries.get(key), torch.Tensor):
+            return entries, key
+    return None
+
+
+def entry_of(module: torch.nn.Module, name: str) -> Any:
+    """Return a tensor that a part of a module keeps in a buffer or an attribute, or None for anything else."""
+    found = _owner_of(module, name)
+    return None if found is None else found[0][found[1]]
+
+
+@contextlib.contextmanager
+def keeping(module: torch.nn.Module, states: Mapping[str, torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Put states in place of tensors that a module keeps; yield a list, to which the next states are added."""
+    places = [_owner_of(module, name) for name in states]
+    found = [place for place in places if place is not None]
+    old, after = [entries[key] for entries, key in found], list[Any]()
+    try:
+        for (entries, key), value in zip(found, states.values(), strict=True):
+            entries[key] = value.clone()
+        yield after
+        after += [entries[key] for entries, key in found]
+    finally:
+        for (entries, key), value in zip(found, old, strict=True):
+            entries[key] = value
+
+
 def entries_of(module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
     """Return the float entries of ``state_dict``: all objects that share a tensor, under the first name."""
     names: dict[tuple[Any, ...], str] = {}

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from jaxrnn._files.messages import near
 from jaxrnn.comparison import Comparison, agree, compare, tolerances
-from jaxrnn.errors import InputError, ModelError
+from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.frameworks.agreement import compared, narrowest
 from jaxrnn.model import Model
 from jaxrnn.onnx.parameters import WEIGHTS
@@ -89,7 +89,10 @@ def restore_weights(proto: onnx.ModelProto, other: onnx.ModelProto, weights: Arr
     here, there = list(_constants_in(proto)), list(_constants_in(other))
     if [tensor.dims for tensor in here] != [tensor.dims for tensor in there]:
         return  # the module branches on a weight
-    names, known = {_key(array): name for name, array in marks.items()}, {id(tensor) for tensor in proto.graph.initializer}
+    names, known = (
+        {_key(array): name for name, array in marks.items()},
+        {id(tensor) for tensor in proto.graph.initializer},
+    )
     added: dict[str, None] = {}
     sources: dict[int, str] = {}
     for tensor, mark in zip(here, there, strict=True):
@@ -116,7 +119,9 @@ def _constants_in(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield the tensors of a graph and its subgraphs that are constants."""
     for graph in graphs_below(proto.graph):
         yield from graph.initializer if isinstance(graph, onnx.GraphProto) else ()
-        yield from (node.attribute[0].t for node in graph.node if node.op_type == "Constant" and node.attribute[0].HasField("t"))
+        yield from (
+            node.attribute[0].t for node in graph.node if node.op_type == "Constant" and node.attribute[0].HasField("t")
+        )
 
 
 def _key(array: np.ndarray) -> tuple[Any, ...]:
@@ -127,7 +132,9 @@ def check_names(constants: Sequence[str], weights: Arrays, owner: str) -> None:
     """Refuse names in `constants` that are not weights."""
     for name in [constants] if isinstance(constants, str) else constants:
         if name not in weights:
-            raise InputError(f"`constants` must be names of weights of {owner}: there is no {name!r}{near(name, weights)}")
+            raise InputError(
+                f"`constants` must be names of weights of {owner}: there is no {name!r}{near(name, weights)}"
+            )
 
 
 def check_constants(found: Sequence[str], trainable: Collection[str], allowed: Sequence[str]) -> None:
@@ -295,6 +302,18 @@ def _applied(model: Model, weights: Arrays, inputs: Arrays) -> Mapping[str, Any]
 def _differences(model: Model, run: RunWith, inputs: Arrays, weights: Arrays) -> list[Comparison]:
     found = compared(model, inputs, _applied(model, weights, inputs), run(inputs, weights))
     return [each for each in found if each.differs]
+
+
+def check_states(model: Model, states: Mapping[str, str], given: Mapping[str, str] | None) -> None:
+    """Refuse a model that does not carry a state of the module from an input to an output.
+
+    Raises:
+        StateError: a state is not carried.
+    """
+    carried = {(variable.input, variable.output) for variable in model.state}
+    if missing := {name: output for name, output in states.items() if (name, output) not in carried}:
+        said = {**(given or {}), **missing}
+        raise StateError(f"{model.label} keeps states that the model does not: `state={said}`")
 
 
 def check_weights(
