@@ -537,13 +537,13 @@ def _with_frames(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         if node.op_type == "Constant":
             constants[node.output[0]] = node
         values = [_number(constants[name]) if name in constants else None for name in node.input[1:]]
-        if node.op_type == "Split" and len(node.output) >= _FEWEST and values and values[0] is not None:
-            if (values[0] == 1).all():
-                axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-                for number, name in enumerate(node.output):
-                    yield _constant(f"{name}.number", [number])
-                    yield helper.make_node("Gather", [node.input[0], f"{name}.number"], [name], axis=axis)
-                continue
+        sizes = values[0] if values else None
+        if node.op_type == "Split" and len(node.output) >= _FEWEST and sizes is not None and (sizes == 1).all():
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+            for number, name in enumerate(node.output):
+                yield _constant(f"{name}.number", [number])
+                yield helper.make_node("Gather", [node.input[0], f"{name}.number"], [name], axis=axis)
+            continue
         if (
             node.op_type == "Slice"
             and len(values) >= 3

@@ -73,13 +73,10 @@ _TURNS = 11
 _FIXED = "fixed axis|runs and the file fails|the shape is"
 #: Words of a failure, and advice.
 _ADVICE = {
-    "[Pp]arametriz": (
-        "a parametrization computes a weight from others in each call: remove it from a layer before the export, "
-        "`torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')`, or keep the weight it computes"
-    ),
     _FIXED: (
-        "a length or batch that Python reads, as in `range(x.shape[1])` or `torch.zeros(2, 8)`, is fixed in the file: "
-        "use tensors or torch.jit.script"
+        "a length or batch that Python reads, as in `torch.zeros(2, 8)`, is fixed in the file. A loop over frames, "
+        "`for t in range(x.shape[1])`, becomes a loop of the file if each turn does the same with frame t, and outputs "
+        "are collected in a list, `outputs.append(y)`, `torch.stack(outputs, 1)`; or use torch.jit.script"
     ),
     "dynamo: the exporter fixed": (
         "the newer exporter fixes the length of the second nn.LSTM or nn.GRU of a process: export in a new process"
@@ -192,6 +189,15 @@ def from_torch(
                 break
         else:
             advice = [text for words, text in _ADVICE.items() if any(re.search(words, each) for each in failures)]
+            changed = [part for part in module.modules() if torch.nn.utils.parametrize.is_parametrized(part)]
+            if changed:
+                first: Any = changed[0]
+                advice.append(
+                    f"a parametrization of PyTorch computes {next(iter(first.parametrizations))} of "
+                    f"{type(first).__bases__[0].__name__} in each call; write its present value into the layer before "
+                    "the import: `torch.nn.utils.parametrize.remove_parametrizations(layer, "
+                    f"{next(iter(first.parametrizations))!r})`"
+                )
             problem = f"no exporter of PyTorch writes a file that agrees with {_label(module)}:"
             raise ModelError("\n".join([problem, *failures, *advice]))
     model.label = _label(module)
@@ -316,7 +322,7 @@ class _Call:
             what = "is not a buffer or a tensor of a module" if other else "is not zero at first"
             raise InputError(
                 f"{problem}the module keeps a state in {', '.join(changed)}, and {(other or filled)[0]} {what}. Keep "
-                "states in buffers that are zero at the export, `self.register_buffer('h', torch.zeros(1, 8))`, or pass "
+                "states in buffers that are zero at first, `self.register_buffer('h', torch.zeros(1, 8))`, or pass "
                 "a state to `forward` as an argument, and return the next state"
             )
         found = _Call(self.module, self.example([*self.arguments.values()]), self.held, changed)
@@ -332,7 +338,7 @@ class _Call:
         return self._resized(axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
 
     def with_turns(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
-        """Change the lengths to `_TURNS`, so that few turns of a loop over frames show the loop, if the module allows."""
+        """Change lengths to `_TURNS`, so that few turns of a loop over frames show the loop, if the module allows."""
         sizes = sizes_of(self.arrays, axes)
         return self._resized(axes, {symbol: size if symbol == "batch" else _TURNS for symbol, size in sizes.items()})
 

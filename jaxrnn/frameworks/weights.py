@@ -89,10 +89,7 @@ def restore_weights(proto: onnx.ModelProto, other: onnx.ModelProto, weights: Arr
     here, there = list(_constants_in(proto)), list(_constants_in(other))
     if [tensor.dims for tensor in here] != [tensor.dims for tensor in there]:
         return  # the module branches on a weight
-    names, known = (
-        {_key(array): name for name, array in marks.items()},
-        {id(tensor) for tensor in proto.graph.initializer},
-    )
+    names = {_key(array): name for name, array in marks.items()}
     added: dict[str, None] = {}
     sources: dict[int, str] = {}
     for tensor, mark in zip(here, there, strict=True):
@@ -142,8 +139,8 @@ def check_constants(found: Sequence[str], trainable: Collection[str], allowed: S
     if lost := [name for name in found if name in trainable and name not in allowed]:
         listed = ", ".join(map(repr, lost))
         raise ModelError(
-            f"the trainable weights {listed} would be constants of the file, which no training changes: the module reads "
-            "their values outside of the exported graph, as Python numbers or NumPy arrays, for example by `w.item()`. "
+            f"the trainable weights {listed} would be constants of the file, which no training changes: the module "
+            "reads their values outside of the exported graph, as Python numbers or NumPy arrays, for example by `w.item()`. "
             f"Compute with the tensors, or allow this: `constants={lost}`"
         )
 
