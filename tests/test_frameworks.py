@@ -630,6 +630,13 @@ def test_keras_states_and_streams(keras):
         whole = model(inputs)
         streamed = model.stream("time", pulse=1).run(model.params, inputs)
         assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in whole.items())
+    x = keras.Input((None, 4), name="x")
+    y, h = keras.layers.GRU(3, return_sequences=True, return_state=True)(x)
+    named = jaxrnn.from_keras(keras.Model(x, {"y": y, "h": h, "a": keras.layers.Dense(2)(y)}))
+    inputs = random_inputs(named).inputs
+    streamed = named.stream("time").run(named.params, inputs)
+    assert [*map(str, (each.name for each in named.outputs))] == [*named(inputs)] == [*streamed] == ["y", "h", "a"]
+    assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in named(inputs).items())
     model = jaxrnn.from_keras(keras_model(keras, KERAS["counted"]))
     assert model.stream("time", past=4).delay == {"attention": 0}
 

@@ -307,7 +307,7 @@ def check_states(model: Model, states: Mapping[str, str], given: Mapping[str, st
     Raises:
         StateError: a state is not carried.
     """
-    carried = {(variable.input, variable.output) for variable in model.state}
+    carried = {(variable.input, variable.output) for variable in model.state} if states else set()
     if missing := {name: output for name, output in states.items() if (name, output) not in carried}:
         said = {**(given or {}), **missing}
         raise StateError(f"{model.label} keeps states that the model does not: `state={said}`")
