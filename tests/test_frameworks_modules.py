@@ -10,7 +10,7 @@ from test_frameworks import trained
 
 import jaxrnn
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'torch' onnxscript")
 nn = torch.nn
 
@@ -81,7 +81,7 @@ def last_state(net, x):
 def second_order(net, x):
     """A filter with two former outputs, and a running mean that counts frames."""
     one = two = torch.zeros_like(x[:, 0])
-    total, outputs = 0, []
+    total, outputs = torch.zeros_like(one), []
     for t in range(x.shape[1]):
         y = net.b[0] * x[:, t] + net.b[1] * one + net.b[2] * two
         one, two, total = y, one, total + y
@@ -163,7 +163,7 @@ def test_loops_over_frames(name):
     assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
     check_round_trip(module, model, set(before))
     if name == "backwards":
-        check_refused(jaxrnn.StreamError, "backwards in time", model.stream)
+        check_refused(jaxrnn.StreamError, "reverses time", model.stream)
         return
     streamed, x = model.stream("time", pulse=1), torch.randn(1, 9, 6)
     outputs, whole = streamed.run(model.params, {"x": x.numpy()}), model(x=x.numpy())

@@ -544,12 +544,9 @@ def _with_frames(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield _constant(f"{name}.number", [number])
                 yield helper.make_node("Gather", [node.input[0], f"{name}.number"], [name], axis=axis)
             continue
-        if (
-            node.op_type == "Slice"
-            and len(values) >= 3
-            and all(value is not None and value.size == 1 for value in values)
-        ):
-            start, end, axis, *step = (int(np.ravel(value)[0]) for value in values)
+        limits = [int(value.ravel()[0]) for value in values if value is not None and value.size == 1]
+        if node.op_type == "Slice" and len(limits) == len(values) >= 3:
+            start, end, axis, *step = limits
             if 0 <= start == end - 1 and step in ([], [1]):
                 yield _constant(f"{node.output[0]}.number", [start])
                 yield helper.make_node("Gather", [node.input[0], f"{node.output[0]}.number"], node.output, axis=axis)
