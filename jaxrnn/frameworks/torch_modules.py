@@ -53,7 +53,7 @@ from jaxrnn.frameworks.weights import (
     lost_weights,
     marked,
     rename_values,
-    restore_weights,
+    restored,
     state_weights,
 )
 from jaxrnn.jaxprs.held import Held
@@ -169,7 +169,7 @@ def from_torch(
                     marks = marked({name: weights[name] for name in lost})
                     exported.renew()
                     with having(module, marks):
-                        restore_weights(proto, export(), weights, marks)
+                        proto = restored(proto, export(), weights, marks)
                 if kind == "loops":
                     roll_loops(proto)
                 state_weights(proto, weights)

@@ -79,46 +79,47 @@ def marked(weights: Arrays) -> dict[str, np.ndarray]:
     return found
 
 
-def restore_weights(proto: onnx.ModelProto, other: onnx.ModelProto, weights: Arrays, marks: Arrays) -> None:
-    """Give the constants of a file that are weights of a module the names of the weights.
+def restored(proto: onnx.ModelProto, other: onnx.ModelProto, weights: Arrays, marks: Arrays) -> onnx.ModelProto:
+    """Return a file in which the constants that are weights of a module have the names of the weights.
 
     `other` is the file of the module with `marks` in place of these weights, which shows what the constants are: equal
     weights, such as zeros, and equal numbers of the code have different values there. A compiled layer, for example,
-    reads its weights from a list, and the exporter writes the list as constants.
+    reads its weights from a list, and the exporter writes the list as constants. All other constants must be equal in
+    both files.
     """
-    here, there = list(_constants_in(proto)), list(_constants_in(other))
-    if [tensor.dims for tensor in here] != [tensor.dims for tensor in there]:
-        return  # the module branches on a weight
     names = {_key(array): name for name, array in marks.items()}
-    added: dict[str, None] = {}
-    sources: dict[int, str] = {}
-    for tensor, mark in zip(here, there, strict=True):
-        name = names.get(_key(numpy_helper.to_array(mark)))
-        if name is not None and _same(numpy_helper.to_array(tensor), weights[name]):
-            sources[id(tensor)] = name
-            added[name] = None
-    moved = [tensor for tensor in proto.graph.initializer if id(tensor) in sources]
-    kept = [tensor for tensor in proto.graph.initializer if id(tensor) not in sources]
-    nodes = [helper.make_node("Identity", [sources[id(tensor)]], [tensor.name]) for tensor in moved]
-    for graph in graphs_below(proto.graph):
+    known = {_key(numpy_helper.to_array(tensor)) for tensor in _constants_in(proto)}
+    found = {_key(numpy_helper.to_array(tensor)) for tensor in _constants_in(other)}
+    if not found - names.keys() <= known or not found & names.keys():
+        return proto  # the code computes with the value of a weight
+    moved = [tensor for tensor in other.graph.initializer if _key(numpy_helper.to_array(tensor)) in names]
+    kept = [tensor for tensor in other.graph.initializer if _key(numpy_helper.to_array(tensor)) not in names]
+    nodes = [
+        helper.make_node("Identity", [names[_key(numpy_helper.to_array(tensor))]], [tensor.name]) for tensor in moved
+    ]
+    for graph in graphs_below(other.graph):
         for node in graph.node:
-            if node.op_type == "Constant" and id(node.attribute[0].t) in sources:
-                name = sources[id(node.attribute[0].t)]
+            name = names.get(_key(numpy_helper.to_array(node.attribute[0].t))) if _is_constant(node) else None
+            if name is not None:
                 node.CopyFrom(helper.make_node("Identity", [name], node.output, name=node.name))
-    nodes += proto.graph.node
-    del proto.graph.node[:], proto.graph.initializer[:]
-    proto.graph.node.extend(nodes)
-    proto.graph.initializer.extend(kept)
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name]), name) for name in added)
+    nodes += other.graph.node
+    del other.graph.node[:], other.graph.initializer[:]
+    other.graph.node.extend(nodes)
+    other.graph.initializer.extend(kept)
+    added = [name for key, name in names.items() if key in found]
+    other.graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name]), name) for name in added)
+    return other
+
+
+def _is_constant(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and node.attribute[0].HasField("t")
 
 
 def _constants_in(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield the tensors of a graph and its subgraphs that are constants."""
     for graph in graphs_below(proto.graph):
         yield from graph.initializer if isinstance(graph, onnx.GraphProto) else ()
-        yield from (
-            node.attribute[0].t for node in graph.node if node.op_type == "Constant" and node.attribute[0].HasField("t")
-        )
+        yield from (node.attribute[0].t for node in graph.node if _is_constant(node))
 
 
 def _key(array: np.ndarray) -> tuple[Any, ...]:
