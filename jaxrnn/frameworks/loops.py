@@ -193,9 +193,11 @@ class _Unrolled:
                 turn = self.first + depth - turns
                 names = {name: f"{name}.{self.label}_{at}_{turns}" for name in maker.output}
                 copy = _again(maker, names)
-                self.nodes.insert(next(i for i, node in enumerate(self.nodes) if node is maker) + 1, copy)
-                self.moved[copy.output[0]] = turn
                 readers = self.chosen if turn == self.first else self.turns[turn]
+                neighbour = maker if turn == self.first else readers[min(user for user, _ in uses)]
+                place = next(i for i, node in enumerate(self.nodes) if node is neighbour)
+                self.nodes.insert(place + (turn == self.first), copy)
+                self.moved[copy.output[0]] = turn
                 for user in {user for user, _ in uses}:
                     place = next(i for i, node in enumerate(self.nodes) if node is readers[user])
                     self.nodes[place] = _renamed(_copy(readers[user]), names)
