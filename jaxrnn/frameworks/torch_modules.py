@@ -125,8 +125,9 @@ def from_torch(
         outputs: names of the outputs. By default, the keys if ``forward`` returns a dict, or ``output``,
             ``output_1``, ...
         exporter: ``"script"`` for TorchScript, ``"dynamo"`` for ``torch.export``, or ``"auto"``: TorchScript, and the
-            other exporter if that fails or differs. If a loop over frames fixes the length, TorchScript compiles the
-            parts of the module that it can, so that their loops stay loops.
+            other exporter if that fails or differs. Loops over frames in Python, which the exporter unrolls, become
+            loops of the file if all turns are equal; otherwise TorchScript compiles the parts of the module that it
+            can.
         shortest: the smallest size of the time dimensions that is compared. By default 1, or the smallest size from
             which on the file agrees, up to the size of the example; a warning reports a size above 1.
         constants: names of trainable weights that may be constants of the file, because the module reads them as
@@ -170,6 +171,8 @@ def from_torch(
                     exported.renew()
                     with having(module, marks):
                         proto = restored(proto, export(), weights, marks)
+                # `torch.jit.freeze` separates compiled layers from the weights, which the module then ignores.
+                copies = [name for name in lost_weights(proto, weights) if np.unique(weights[name]).size > 1]
                 if kind == "loops":
                     roll_loops(proto)
                 state_weights(proto, weights)
@@ -178,7 +181,7 @@ def from_torch(
                 _check_open(plain, axes)
                 checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", held, shortest)
                 found = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
-                check_constants(found, trainable, constants)
+                check_constants(sorted({*found, *copies}), trainable, constants)
                 check_stream(plain, call.run, call.arrays, axes, "PyTorch", checked.shortest)
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
@@ -190,6 +193,11 @@ def from_torch(
                 break
         else:
             advice = [text for words, text in _ADVICE.items() if any(re.search(words, each) for each in failures)]
+            if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+                advice.append(
+                    "torch.jit.freeze and torch.onnx.export separate the layers of a compiled module from its weights: "
+                    "compile or load the module again before the import"
+                )
             changed = [part for part in module.modules() if torch.nn.utils.parametrize.is_parametrized(part)]
             if changed:
                 first: Any = changed[0]
@@ -320,7 +328,7 @@ class _Call:
         other = [name for name, start in starts.items() if start is None]
         filled = [name for name, start in starts.items() if start is not None and start.count_nonzero()]
         if other or filled:
-            what = "is not a buffer or a tensor of a module" if other else "is not zero at first"
+            what = "is not a buffer or a tensor of a module that Python runs" if other else "is not zero at first"
             raise InputError(
                 f"{problem}the module keeps a state in {', '.join(changed)}, and {(other or filled)[0]} {what}. Keep "
                 "states in buffers that are zero at first, `self.register_buffer('h', torch.zeros(1, 8))`, or pass "
