@@ -25,7 +25,6 @@ from jax._src import config, xla_bridge
 
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._jax.varying import alike
-from jaxrnn._jax.versions import quick_options
 from jaxrnn.errors import InputError, StateError, check_kind
 
 _UNCHANGED = contextlib.nullcontext()
@@ -240,39 +239,19 @@ def jitted(method: Callable[..., Any]) -> Any:
         function = method.__get__(instance)
 
         # Contexts such as `matrix_products_in` act while tracing, and are part of the keys of JAX's caches.
-        def plain(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
+        @functools.partial(jax.jit, static_argnums=0)
+        def program(known: tuple[tuple[str, Any], ...], *arrays: Any) -> Any:
             return function(*arrays, **dict(known))
-
-        @functools.cache
-        def program(quickly: bool) -> Any:
-            return jax.jit(plain, static_argnums=0, compiler_options=quick_options() if quickly else None)
 
         @functools.wraps(function)
         def call(*arrays: Any, **known: Any) -> Any:
             if is_staged():
                 return function(*alike(*arrays), **known)
-            return program(_QUICKLY.get())(tuple(known.items()), *arrays)
+            return program(tuple(known.items()), *arrays)
 
         return call
 
     return functools.cached_property(of_instance)
-
-
-#: True where programs run once.
-_QUICKLY: ContextVar[bool] = ContextVar("quickly", default=False)
-
-
-@contextlib.contextmanager
-def compiled_quickly() -> Iterator[None]:
-    """Compile the `jitted` methods with few optimizations, in a tenth of the time, for comparisons that run them once.
-
-    The arithmetic is the same, up to the order of sums.
-    """
-    token = _QUICKLY.set(True)
-    try:
-        yield
-    finally:
-        _QUICKLY.reset(token)
 
 
 def program(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -28,21 +27,6 @@ class Scan(NamedTuple):
         """Return the constants, the carry, and the scanned arrays among operands or variables of the body."""
         values, first = list(values), self.consts
         return values[:first], values[first : first + self.carry], values[first + self.carry :]
-
-
-@functools.cache
-def quick_options() -> dict[str, Any]:
-    """Return options of XLA that compile for CPUs in a tenth of the time; none if the installed XLA lacks these."""
-    options = {
-        "xla_backend_optimization_level": 0,
-        "xla_cpu_use_fusion_emitters": False,
-        "xla_cpu_parallel_codegen_split_count": 1,
-    }
-    try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except Exception:  # XLA has errors of its own for unknown options
-        return {}
-    return options
 
 
 def stable_kernels() -> frozenset[str]:

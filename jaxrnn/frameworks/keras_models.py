@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from jaxrnn._jax.context import compiled_quickly
 from jaxrnn.errors import InputError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
 from jaxrnn.frameworks.keras_complex import write_real_forms
@@ -102,8 +101,7 @@ def from_keras(
     _check(network, "from_keras")
     with optional_package("tf2onnx", "from_keras", "keras"):
         import tf2onnx as tf2onnx
-    silent = contextlib.redirect_stdout(io.StringIO())
-    with quiet(logging.CRITICAL), silent, compiled_quickly(), _unchanged(network) as held:
+    with quiet(logging.CRITICAL), contextlib.redirect_stdout(io.StringIO()), _unchanged(network) as held:
         pure = _PureNetwork(network, held, example)
         if not repeats(pure.run_again, pure.example):
             raise InputError(
@@ -147,7 +145,7 @@ def to_keras(params: Mapping[str, Any], network: keras.Model, *, model: Model | 
         ModelError: Keras with the new weights differs from the model. The Keras model is unchanged.
     """
     _check(network, None)
-    with quiet(logging.WARNING), compiled_quickly(), _unchanged(network) as held:
+    with quiet(logging.WARNING), _unchanged(network) as held:
         pure = _PureNetwork(network, held)
         shapes = {name: tuple(variable.shape) for name, variable in pure.weights.items()}
         arrays = check_weights(params, shapes, network.name, model)

@@ -19,7 +19,6 @@ import numpy as np
 import onnx
 
 from jaxrnn._files.messages import near
-from jaxrnn._jax.context import compiled_quickly
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import (
     check_agreement,
@@ -147,7 +146,7 @@ def from_torch(
         raise InputError(f"{type(module).__name__} has lazy parameters without a shape; call the module once before")
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
-    with unchanged(module) as held, compiled_quickly():
+    with unchanged(module) as held:
         call = _Call(module, example, held).with_states()
         axes = _axes(call.arrays, time, {} if batch is None and call.states else batch)
         call = call.enlarged(axes)
@@ -248,7 +247,7 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
     expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
     arrays = check_weights(params, expected, type(module).__name__, model)
     if model is not None:
-        with unchanged(module) as held, compiled_quickly():
+        with unchanged(module) as held:
             check_after(
                 model,
                 params,
