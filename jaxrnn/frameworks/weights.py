@@ -141,8 +141,8 @@ def check_constants(found: Sequence[str], trainable: Collection[str], allowed: S
         listed = ", ".join(map(repr, lost))
         raise ModelError(
             f"the trainable weights {listed} would be constants of the file, which no training changes: the module "
-            "reads their values outside of the exported graph, as Python numbers or NumPy arrays, for example by `w.item()`. "
-            f"Compute with the tensors, or allow this: `constants={lost}`"
+            "reads their values outside of the exported graph, as Python numbers or NumPy arrays, for example by "
+            f"`w.item()`. Compute with the tensors, or allow this: `constants={lost}`"
         )
 
 
