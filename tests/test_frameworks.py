@@ -304,18 +304,18 @@ def test_torch_problems(torch):
             self.cell = torch.nn.GRUCell(4, 5)
 
         def forward(self, x):
-            h, outputs = x.new_zeros(x.shape[0], 5), []
+            h, y = x.new_zeros(x.shape[0], 5), x.new_zeros(x.shape[0], x.shape[1], 5)
             for index in range(x.shape[1]):
                 h = self.cell(x[:, index], h)
-                outputs.append(h)
-            return torch.stack(outputs, 1)
+                y[:, index] = h
+            return y
 
     module, x = Frames(), torch.randn(2, 6, 4)
     with pytest.raises(
         jaxrnn.ModelError, match=r"script: with .*PyTorch runs and the file fails(.|\n)*dynamo: "
     ) as error:
         jaxrnn.from_torch(module, x, time=1)
-    assert "torch.jit.script" in str(error.value)
+    assert "collected in a list, `outputs.append(y)`" in str(error.value)
     assert module.training
 
     class Singular(torch.nn.Module):
@@ -377,11 +377,10 @@ def test_torch_functions_of_weights(torch):
         assert np.allclose(model(ones)["output"].ravel(), values, atol=1e-6)
         slope = jax.grad(lambda params, model=model: model.apply(params, ones)["output"].sum())(model.params)["w"]
         assert np.array_equal(slope, torch.autograd.grad(function(module.w).sum(), module.w)[0])
-    for function in (lambda w: w.data, lambda w: w[0].item()):  # a constant, with a warning
+    for function, names in ((lambda w: w.data, {"w"}), (lambda w: w[0].item(), set())):  # a weight, and a constant
         module = Scale(function)
-        with pytest.warns(UserWarning, match="constants in place of the weights 'w'"):
-            model = jaxrnn.from_torch(module, x, time=1, exporter="script")
-        assert "w" not in model.params
+        model = jaxrnn.from_torch(module, x, time=1, exporter="script", constants=["w"])
+        assert set(model.params) == names
         assert np.abs(model({"x": x.numpy()})["output"] - module(x).detach().numpy()).max() < 1e-6
     for function in (lambda w: w if w.sum() > 0 else 2 * w, lambda w: w + w.tolist()[1]):
         words = "not for other values of 'w'"
@@ -631,6 +630,13 @@ def test_keras_states_and_streams(keras):
         whole = model(inputs)
         streamed = model.stream("time", pulse=1).run(model.params, inputs)
         assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in whole.items())
+    x = keras.Input((None, 4), name="x")
+    y, h = keras.layers.GRU(3, return_sequences=True, return_state=True)(x)
+    named = jaxrnn.from_keras(keras.Model(x, {"y": y, "h": h, "a": keras.layers.Dense(2)(y)}))
+    inputs = random_inputs(named).inputs
+    streamed = named.stream("time").run(named.params, inputs)
+    assert [*map(str, (each.name for each in named.outputs))] == [*named(inputs)] == [*streamed] == ["y", "h", "a"]
+    assert all(np.abs(streamed[name] - value).max() < 1e-6 for name, value in named(inputs).items())
     model = jaxrnn.from_keras(keras_model(keras, KERAS["counted"]))
     assert model.stream("time", past=4).delay == {"attention": 0}
 

@@ -259,8 +259,12 @@ def test_commands_speak_of_options(what, tmp_path):
 
 def test_python_says_the_same_of_arguments():
     assert np.shape(jaxrnn.load(model(RELU))(x=np.ones((2, 3), np.float32))["y"]) == (2, 3)
-    with pytest.raises(jaxrnn.StreamError, match=r"constraints=\['S >= 4'\]"):
+    with pytest.raises(jaxrnn.StreamError, match=r"constraints=\['T >= 4'\]"):
         jaxrnn.load(MIRRORED).stream("T")
+    for constraint in ("T >= 4", "S >= 4"):
+        assert jaxrnn.load(MIRRORED).stream("T", constraints=[constraint]).look_ahead > 0
+    with pytest.raises(jaxrnn.StreamError, match=r"like 'T >= 3'.*not 'U >= 4': 'U' is not 'T'"):
+        jaxrnn.load(MIRRORED).stream("T", constraints=["U >= 4"])
 
 
 LINES, COLUMNS = 10, 120

@@ -66,12 +66,12 @@ FILES = {
     "mirrored frames": (
         mirrored([0, 4, 0, 0, 0, 0]),
         r"node 'mirror' \(Pad-13\) on float32\[1, T, 3\], int64\[6\]: it does not work for every length; recordings of "
-        r"5 frames or more can be streamed: give `constraints=\['S >= 5'\]` if no others occur$",
+        r"5 frames or more can be streamed: give `constraints=\['T >= 5'\]` if no others occur$",
     ),
     "a table of positions": (
         POSITIONS,
         r"node 'add' \(Add-14\) on float32\[1, T, 3\], float32\[min\(T, 512\), 3\]: .*recordings of 512 frames or "
-        r"fewer can be streamed: give `constraints=\['S <= 512'\]` if no others occur$",
+        r"fewer can be streamed: give `constraints=\['T <= 512'\]` if no others occur$",
     ),
     "a length in a constant": (FIXED, "node 'add' .*the exporter fixed the length 20: export .* open .dynamic. time"),
     "a length in a shape": (

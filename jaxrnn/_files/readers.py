@@ -49,7 +49,7 @@ _WORDS = {
 }
 _CODE = re.compile(r"(?<!`)`([^`\n]{1,4000})`(?!`)")
 #: A constraint on the length of a recording.
-_LENGTH = re.compile(r"S (>=|<=) (\d+)")
+_LENGTH = re.compile(r"\w+ (>=|<=) (\d+)")
 
 
 def for_reader(text: str, reader: Reader) -> str:

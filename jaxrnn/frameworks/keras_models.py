@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from jaxrnn.errors import InputError, ModelError, StateError, optional_package
+from jaxrnn.errors import InputError, ModelError, optional_package
 from jaxrnn.frameworks.agreement import check_agreement, check_stream, output_shapes, repeats
 from jaxrnn.frameworks.keras_complex import write_real_forms
 from jaxrnn.frameworks.keras_layers import exportable
 from jaxrnn.frameworks.weights import (
     check_after,
+    check_constants,
+    check_names,
     check_other_weights,
+    check_states,
     check_weights,
     declare_shapes,
     quiet,
@@ -59,6 +62,7 @@ def from_keras(
     example: Any = None,
     shortest: int | None = None,
     dims: Mapping[str, int | str] | None = None,
+    constants: Sequence[str] = (),
     **options: Any,
 ) -> Model:
     """Export a Keras model in memory, load the file, and compare the model with Keras.
@@ -84,6 +88,7 @@ def from_keras(
             several rates: with 5 and 20 frames, the dimension of the second input is ``4*time``.
         shortest: the smallest size of the time dimensions that is compared, as in `jaxrnn.from_torch`.
         dims: names and sizes of open dimensions as in `jaxrnn.load`.
+        constants: trainable weights that may be constants of the file, as in `jaxrnn.from_torch`.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
@@ -104,6 +109,7 @@ def from_keras(
                 "numbers, or keeps a state that is not a keras.Variable"
             )
         weights = {name: variable.numpy().copy() for name, variable in pure.weights.items()}
+        check_names(constants, weights, network.name)
         proto = pure.exported()
         state_weights(proto, weights)
         _write_erfc(proto)
@@ -112,20 +118,16 @@ def from_keras(
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
             checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", held, shortest)
-            constants = check_other_weights(plain, pure.run, weights, pure.example, "Keras")
+            found = check_other_weights(plain, pure.run, weights, pure.example, "Keras")
+            check_constants(found, {name for name, each in pure.weights.items() if each.trainable}, constants)
             check_stream(plain, pure.run, pure.example, pure.axes, "Keras", checked.shortest)
         except ModelError as error:
             raise ModelError(
                 f"{network.name}: tf2onnx writes another function than Keras. {error}\n{_JAX_ROUTE}"
             ) from error
-    if pure.states:
-        carried = {(variable.input, variable.output) for variable in model.state}
-        missing = {name: f"{name}{_NEXT}" for name in pure.states if (name, f"{name}{_NEXT}") not in carried}
-        if missing:
-            given = {**(options.get("state") or {}), **missing}
-            raise StateError(f"{network.name} keeps states that the model does not: `state={given}`")
     model.label = network.name
-    checked.report(model.label, "Keras", constants)
+    check_states(model, {name: f"{name}{_NEXT}" for name in pure.states}, options.get("state"))
+    checked.report(model.label, "Keras", [name for name in found if name not in constants])
     return model
 
 
@@ -338,7 +340,9 @@ class _PureNetwork:
         with StatelessScope(values) as scope:
             result = self.network(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
         states = [scope.get_current_value(variable) for variable in self.states.values()]
-        return [*keras.tree.flatten(result), *states], updated
+        kinds = getattr(self.network, "_outputs_struct", None)
+        leaves = _leaves_by_name(result, kinds) if isinstance(kinds, Mapping) else None
+        return [*(keras.tree.flatten(result) if leaves is None else leaves.values()), *states], updated
 
     def exported(self) -> onnx.ModelProto:
         """Export the network with states and weights as inputs, so that tf2onnx cannot compute with their values."""
@@ -420,12 +424,23 @@ def _by_path(variables: Sequence[keras.Variable], taken: Collection[str]) -> dic
 
 
 def _output_names(network: keras.Model) -> list[str]:
-    """Return unique names of the outputs, taken from the last layer if Keras does not name outputs."""
+    """Return unique names of the outputs: the keys of a dict, or names of layers."""
     names: list[str] = []
-    for index, name in enumerate(getattr(network, "output_names", None) or [network.layers[-1].name]):
+    kinds = getattr(network, "_outputs_struct", None)
+    known = [*_leaves_by_name(kinds, kinds)] if isinstance(kinds, Mapping) else getattr(network, "output_names", None)
+    for index, name in enumerate(known or [network.layers[-1].name]):
         taken = {*names, *(_plain(tensor.name) for tensor in network.inputs)}
         names.append(name if name not in taken else f"{name}_{index}")
     return names
+
+
+def _leaves_by_name(result: Any, kinds: Any, name: str = "") -> dict[str, Any]:
+    """Return the tensors of a structure by keys and numbers, in the order in which the network lists these."""
+    if not isinstance(kinds, (Mapping, list, tuple)):
+        return {name: result}
+    keys = kinds if isinstance(kinds, Mapping) else range(len(kinds))
+    inner = (_leaves_by_name(result[key], kinds[key], f"{name}_{key}" if name else str(key)) for key in keys)
+    return {key: value for each in inner for key, value in each.items()}
 
 
 def _open_axes(shape: Sequence[int | None]) -> dict[int, str]:

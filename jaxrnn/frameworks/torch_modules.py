@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -26,20 +29,30 @@ from jaxrnn.frameworks.agreement import (
     resized,
     sizes_of,
 )
+from jaxrnn.frameworks.loops import roll_loops
 from jaxrnn.frameworks.torch_weights import (
     array_of,
     entries_of,
+    entry_of,
+    evaluated,
     having,
+    keeping,
     tensor_of,
     unchanged,
     weights_of,
 )
 from jaxrnn.frameworks.weights import (
     check_after,
+    check_constants,
+    check_names,
     check_other_weights,
+    check_states,
     check_weights,
     declare_shapes,
+    lost_weights,
+    marked,
     rename_values,
+    restored,
     state_weights,
 )
 from jaxrnn.jaxprs.held import Held
@@ -53,13 +66,17 @@ if TYPE_CHECKING:
 #: An axis, or an axis with the name of the dimension.
 Axis = int | tuple[int, str]
 
+_EXAMPLE = "example must be a tensor, a tuple of tensors and of lists of tensors, or these by name of the argument"
+#: The frames with which loops over frames are unrolled: few, and a number that other sizes of a module seldom are.
+_TURNS = 11
 #: Words of the failure of a file that is right for a single length.
 _FIXED = "fixed axis|runs and the file fails|the shape is"
 #: Words of a failure, and advice.
 _ADVICE = {
     _FIXED: (
-        "a length or batch that Python reads, as in `range(x.shape[1])` or `torch.zeros(2, 8)`, is fixed in the file: "
-        "use tensors or torch.jit.script"
+        "a length or batch that Python reads, as in `torch.zeros(2, 8)`, is fixed in the file. A loop over frames, "
+        "`for t in range(x.shape[1])`, becomes a loop of the file if each turn does the same with frame t, and outputs "
+        "are collected in a list, `outputs.append(y)`, `torch.stack(outputs, 1)`; or use torch.jit.script"
     ),
     "dynamo: the exporter fixed": (
         "the newer exporter fixes the length of the second nn.LSTM or nn.GRU of a process: export in a new process"
@@ -76,6 +93,7 @@ def from_torch(
     outputs: Sequence[str] | None = None,
     exporter: str = "auto",
     shortest: int | None = None,
+    constants: Sequence[str] = (),
     **options: Any,
 ) -> Model:
     """Export a PyTorch module in memory, load the file, and compare the model with the module.
@@ -94,7 +112,9 @@ def from_torch(
 
     Args:
         module: the module; weights, attributes, modes and gradients are unchanged afterwards, also after an error.
-        example: a tensor, a tuple of the positional arguments of ``forward``, or a dict of keyword arguments.
+        example: a tensor, a tuple of the positional arguments of ``forward``, or a dict of keyword arguments. The
+            tensors of an argument that is a list or tuple, such as a state ``(h, c)``, are inputs ``state_0``,
+            ``state_1``.
         time: the time axis of the first input, or the time axes by input: ``{"x": 1}``. The dimension is called
             ``time``; ``{"x": (1, "T"), "y": (1, "4*T")}`` sets the names and relates inputs at several rates. By
             default, time is not an open dimension.
@@ -104,10 +124,13 @@ def from_torch(
         outputs: names of the outputs. By default, the keys if ``forward`` returns a dict, or ``output``,
             ``output_1``, ...
         exporter: ``"script"`` for TorchScript, ``"dynamo"`` for ``torch.export``, or ``"auto"``: TorchScript, and the
-            other exporter if that fails or differs. If a loop over frames fixes the length, TorchScript compiles the
-            parts of the module that it can, so that their loops stay loops.
+            other exporter if that fails or differs. Loops over frames in Python, which the exporter unrolls, become
+            loops of the file if all turns are equal; otherwise TorchScript compiles the parts of the module that it
+            can.
         shortest: the smallest size of the time dimensions that is compared. By default 1, or the smallest size from
             which on the file agrees, up to the size of the example; a warning reports a size above 1.
+        constants: names of trainable weights that may be constants of the file, because the module reads them as
+            numbers. A different trainable weight that is a constant of the file is an error.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
@@ -124,26 +147,40 @@ def from_torch(
     if exporter not in ("auto", "script", "dynamo"):
         raise InputError(f"exporter must be 'auto', 'script' or 'dynamo', not {exporter!r}")
     with unchanged(module) as held:
-        call = _Call(module, example, held)
-        call.check_no_state()
-        axes = _axes(call.arrays, time, batch)
+        call = _Call(module, example, held).with_states()
+        axes = _axes(call.arrays, time, {} if batch is None and call.states else batch)
         call = call.enlarged(axes)
         names = call.output_names(outputs)
-        shapes, weights, failures = output_shapes(call.run, call.arrays, axes), weights_of(module), []
+        shapes, failures = output_shapes(call.run, call.arrays, axes), []
+        weights = {name: array for name, array in weights_of(module).items() if name not in call.states}
+        check_names(constants, weights, type(module).__name__)
+        trainable = {name for name, tensors in entries_of(module).items() if tensors[0].requires_grad}
         given = {key: value for key, value in options.items() if key not in ("dims", "static")}
-        kinds = {"auto": ("script", "compiled", "dynamo"), "script": ("script", "compiled")}
+        kinds = {"auto": ("script", "loops", "compiled", "dynamo"), "script": ("script", "loops", "compiled")}
         for kind in kinds.get(exporter, (exporter,)):
-            if kind == "compiled" and not re.search(_FIXED, failures[0]):
+            if kind in ("loops", "compiled") and not re.search(_FIXED, failures[0]):
                 continue
             try:
                 call.renew()
-                proto = _exporter(kind, call, axes, names)()
+                exported = call.with_turns(axes) if kind == "loops" else call
+                export = _exporter("script" if kind == "loops" else kind, exported, axes, names)
+                proto = export()
+                if lost := lost_weights(proto, weights):
+                    marks = marked({name: weights[name] for name in lost})
+                    exported.renew()
+                    with having(module, marks):
+                        proto = restored(proto, export(), weights, marks)
+                # `torch.jit.freeze` separates compiled layers from the weights, which the module then ignores.
+                copies = [name for name in lost_weights(proto, weights) if np.unique(weights[name]).size > 1]
+                if kind == "loops":
+                    roll_loops(proto)
                 state_weights(proto, weights)
                 declare_shapes(proto, shapes)
                 model, plain = load(proto, **options), load(proto, **given)
                 _check_open(plain, axes)
                 checked = check_agreement(plain, call.run, call.arrays, axes, "PyTorch", held, shortest)
-                constants = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
+                found = check_other_weights(plain, call.run, weights, call.arrays, "PyTorch")
+                check_constants(sorted({*found, *copies}), trainable, constants)
                 check_stream(plain, call.run, call.arrays, axes, "PyTorch", checked.shortest)
             except (InputError, ModelError) as error:
                 failures.append(f"{kind}: {error}")
@@ -155,10 +192,33 @@ def from_torch(
                 break
         else:
             advice = [text for words, text in _ADVICE.items() if any(re.search(words, each) for each in failures)]
-            problem = f"no exporter of PyTorch writes a file that agrees with {type(module).__name__}:"
+            if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+                advice.append(
+                    "torch.jit.freeze and torch.onnx.export separate the layers of a compiled module from its weights: "
+                    "compile or load the module again before the import"
+                )
+            changed = [part for part in module.modules() if torch.nn.utils.parametrize.is_parametrized(part)]
+            if changed:
+                first: Any = changed[0]
+                advice.append(
+                    f"a parametrization of PyTorch computes {next(iter(first.parametrizations))} of "
+                    f"{type(first).__bases__[0].__name__} in each call; write its present value into the layer before "
+                    "the import: `torch.nn.utils.parametrize.remove_parametrizations(layer, "
+                    f"{next(iter(first.parametrizations))!r})`"
+                )
+            problem = f"no exporter of PyTorch writes a file that agrees with {_label(module)}:"
             raise ModelError("\n".join([problem, *failures, *advice]))
-    model.label = type(module).__name__
-    checked.report(model.label, "PyTorch", constants)
+    model.label = _label(module)
+    _EXAMPLES[model] = call.example([*call.arguments.values()]), call.states
+    check_states(model, {name: f"{name}_next" for name in call.states}, options.get("state"))
+    if not hasattr(module, "training"):
+        warnings.warn(
+            f"{model.label} is a frozen module, whose weights are constants: the model has no parameters. To train, "
+            "import the module that was given to `torch.jit.freeze`",
+            UserWarning,
+            stacklevel=2,
+        )
+    checked.report(model.label, "PyTorch", [name for name in found if name not in constants])
     return model
 
 
@@ -182,7 +242,8 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
     """
     with optional_package("torch", "to_torch", "torch"):
         import torch
-    entries = entries_of(module)
+    _, states = _EXAMPLES.get(model, (None, ())) if model is not None else (None, ())
+    entries = {name: tensors for name, tensors in entries_of(module).items() if name not in states}
     expected = {name: tuple(tensors[0].shape) for name, tensors in entries.items()}
     arrays = check_weights(params, expected, type(module).__name__, model)
     if model is not None:
@@ -190,7 +251,7 @@ def to_torch(params: Mapping[str, Any], module: torch.nn.Module, *, model: Model
             check_after(
                 model,
                 params,
-                lambda inputs: _Call(module, _tensors(module, inputs), held).run(inputs, arrays),
+                lambda inputs: _Call(module, *_example_of(model, module, inputs, held)).run(inputs, arrays),
                 "PyTorch",
             )
     with torch.no_grad():
@@ -204,26 +265,30 @@ class _Call:
     Each run and each export starts from the first contents of the module: no run reads the cache of another run.
     """
 
-    def __init__(self, module: torch.nn.Module, example: Tensors, held: Held):
-        import torch
+    def __init__(self, module: torch.nn.Module, example: Any, held: Held, states: Sequence[str] = ()):
 
         by_name = isinstance(example, Mapping)
         values = list(example.values() if isinstance(example, Mapping) else _sequence(example))
-        if not values or not all(isinstance(value, torch.Tensor) for value in values):
-            raise InputError("example must be a tensor, a tuple of tensors, or tensors by name of the argument")
         names = [str(name) for name in example] if isinstance(example, Mapping) else _names(module, len(values))
-        self.arguments = {name: value.detach().clone() for name, value in zip(names, values, strict=True)}
+        #: The arguments as the example nests these, and the tensors inside.
+        self.nested = dict(zip(names, values, strict=True))
+        self.arguments = {
+            name: value.detach().clone() for each in map(_inside, names, values) for name, value in each.items()
+        }
+        if not self.arguments:
+            raise InputError(_EXAMPLE)
+        #: Names of the tensors that the module keeps from call to call, which are further inputs and outputs.
+        self.states = tuple(states)
+        self.arguments |= {name: entry_of(module, name).detach().clone() for name in states}
         self.arrays = {name: array_of(value).copy() for name, value in self.arguments.items()}
         self.module, self.by_name, self.held = module, by_name, held
         self.renew()
-        result = self._result([value.clone() for value in self.arguments.values()])
+        result, _ = self._result([value.clone() for value in self.arguments.values()])
         self.keys = [str(key) for key in result] if isinstance(result, Mapping) else None
         #: The module, or a module around it if `forward` takes keywords or `*arguments`, or returns a dict.
-        variadic = any(
-            each.kind == each.VAR_POSITIONAL for each in inspect.signature(module.forward).parameters.values()
-        )
-        is_plain = not by_name and not self.keys and not variadic
-        self.target = module if is_plain else _flat(module, names if by_name else None)
+        variadic = inspect.Parameter.VAR_POSITIONAL in _parameters(module).values()
+        is_plain = not by_name and not self.keys and not variadic and [*self.arguments] == names
+        self.target = module if is_plain else _flat(self)
 
     def run(self, arrays: Mapping[str, Any], weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> list[Any]:
         """Run the module on arrays, with other weights if given; return the outputs in the order of the file."""
@@ -241,63 +306,118 @@ class _Call:
     def renew(self) -> None:
         """Restore the first contents of the module."""
         self.held.restore()
-        self.module.eval()
+        evaluated(self.module)
 
-    def check_no_state(self) -> None:
-        """Refuse a module whose outputs depend on earlier calls."""
+    def with_states(self) -> _Call:
+        """Take the tensors that the module keeps from call to call as states.
+
+        Raises:
+            InputError: outputs depend on earlier calls, but not by buffers or attributes that are zero at first.
+        """
         self.run(self.arrays)  # the first run may fill caches
-        if repeats(self.run_again, self.arrays):
-            return
         changed = self.held.changes()
-        what = f"keeps a state in {', '.join(changed)}" if changed else "draws random numbers"
-        raise InputError(
-            f"{type(self.module).__name__} returns other outputs when it is called again with the same example: the "
-            f"module {what}. Pass a state to `forward` as an argument, and return the next state; leave out random "
-            "numbers in evaluation mode"
-        )
+        if repeats(self.run_again, self.arrays):
+            return self
+        changed = list(dict.fromkeys([*changed, *self.held.changes()]))
+        self.renew()
+        starts = {name: entry_of(self.module, name) for name in changed}
+        problem = f"{_label(self.module)} returns other outputs when it is called again with the same example: "
+        if not changed:
+            raise InputError(f"{problem}the module draws random numbers; leave these out in evaluation mode")
+        other = [name for name, start in starts.items() if start is None]
+        filled = [name for name, start in starts.items() if start is not None and start.count_nonzero()]
+        if other or filled:
+            what = "is not a buffer or a tensor of a module that Python runs" if other else "is not zero at first"
+            raise InputError(
+                f"{problem}the module keeps a state in {', '.join(changed)}, and {(other or filled)[0]} {what}. Keep "
+                "states in buffers that are zero at first, `self.register_buffer('h', torch.zeros(1, 8))`, or pass "
+                "a state to `forward` as an argument, and return the next state"
+            )
+        found = _Call(self.module, self.example([*self.arguments.values()]), self.held, changed)
+        if not repeats(found.run_again, found.arrays):
+            raise InputError(f"{problem}not only by the states {', '.join(changed)}")
+        return found
 
     def enlarged(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
         """Enlarge open dimensions of size 1, which exporters would fix, if the module accepts larger sizes."""
         sizes = sizes_of(self.arrays, axes)
         if 1 not in sizes.values():
             return self
-        arrays = resized(self.arrays, axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
-        tensors = {name: tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()}
+        return self._resized(axes, {symbol: max(size, 2) for symbol, size in sizes.items()})
+
+    def with_turns(self, axes: Mapping[str, Mapping[int, str]]) -> _Call:
+        """Change lengths to `_TURNS`, so that few turns of a loop over frames show the loop, if the module allows."""
+        sizes = sizes_of(self.arrays, axes)
+        return self._resized(axes, {symbol: size if symbol == "batch" else _TURNS for symbol, size in sizes.items()})
+
+    def _resized(self, axes: Mapping[str, Mapping[int, str]], sizes: Mapping[str, int]) -> _Call:
+        arrays = resized(self.arrays, axes, sizes)
+        tensors = [tensor_of(array).to(self.arguments[name].device) for name, array in arrays.items()]
         try:
-            return _Call(self.module, tensors if self.by_name else [*tensors.values()], self.held)
+            return _Call(self.module, self.example(tensors), self.held, self.states)
         except Exception:  # modules refuse sizes with errors of any type
             return self
 
     def output_names(self, names: Sequence[str] | None) -> list[str]:
         """Return the names of the outputs: the given names, the keys of a dict, or numbered names."""
-        count = len(self.run(self.arrays))
+        count = len(self.run(self.arrays)) - len(self.states)
         if names is None:
             names = self.keys or ["output", *(f"output_{index}" for index in range(1, count))]
         if len(names) != count or len({*names, *self.arguments}) != count + len(self.arguments):
             raise InputError(f"outputs must be {count} names that differ from each other and from the inputs")
-        return list(names)
+        return [*names, *(f"{name}_next" for name in self.states)]
+
+    def example(self, values: Sequence[torch.Tensor]) -> Any:
+        """Nest tensors as the example does: a list of arguments, or arguments by name."""
+        left = iter(values)
+        nested = {name: _like(value, left) for name, value in self.nested.items()}
+        return nested if self.by_name else [*nested.values()]
 
     def _result(self, values: Sequence[torch.Tensor]) -> Any:
         import torch
 
         with torch.no_grad():
-            if self.by_name:
-                return self.module(**dict(zip(self.arguments, values, strict=True)))
-            return self.module(*values)
+            return self.called(self.module, values)
+
+    def called(self, module: torch.nn.Module, values: Sequence[torch.Tensor]) -> Any:
+        """Call a module with tensors as arguments and states; return the result and the next states."""
+        given = self.example(values)
+        with keeping(module, dict(zip(self.states, values[len(values) - len(self.states) :], strict=True))) as after:
+            result = module(**given) if self.by_name else module(*given)
+        return result, after
 
 
-def _flat(module: torch.nn.Module, names: Sequence[str] | None) -> torch.nn.Module:
+def _inside(name: str, value: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors in an argument by name: the entries of a list or tuple are numbered."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return {name: value}
+    if not isinstance(value, (list, tuple)):
+        raise InputError(_EXAMPLE)
+    parts = (_inside(f"{name}_{index}", each) for index, each in enumerate(value))
+    return {key: tensor for part in parts for key, tensor in part.items()}
+
+
+def _like(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """Return the next tensors, nested like an argument."""
+    if isinstance(value, (list, tuple)):
+        parts = [_like(each, tensors) for each in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    return next(tensors)
+
+
+def _flat(call: _Call) -> torch.nn.Module:
     """Return a module that takes tensors in order and returns a tuple of tensors."""
     import torch
 
     class Flat(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.module = module
+            self.module = call.module
 
         def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            result = self.module(*values) if names is None else self.module(**dict(zip(names, values, strict=True)))
-            return tuple(_leaves(result))
+            return tuple(_leaves(call.called(self.module, values)))
 
     return Flat().eval()
 
@@ -323,6 +443,21 @@ def _leaves(result: Any) -> list[torch.Tensor]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
+def _parameters(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the parameters of ``forward`` by name and kind; TorchScript has a schema in place of a signature."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        schema: Any = getattr(module.forward, "schema", None)
+        return {each.name: inspect.Parameter.POSITIONAL_OR_KEYWORD for each in schema.arguments[1:]}
+    return {each.name: each.kind for each in inspect.signature(module.forward).parameters.values()}
+
+
+def _label(module: torch.nn.Module) -> str:
+    """Return the name of the class of a module, also of a module of TorchScript."""
+    return str(getattr(module, "original_name", type(module).__name__))
+
+
 def _sequence(example: Any) -> Sequence[Any]:
     return example if isinstance(example, (tuple, list)) else [example]
 
@@ -330,8 +465,7 @@ def _sequence(example: Any) -> Sequence[Any]:
 def _names(module: torch.nn.Module, count: int) -> list[str]:
     """Return the names of the first positional parameters of ``forward``."""
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
-    parameters = inspect.signature(module.forward).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.kind in kinds][:count]
+    names = [name for name, kind in _parameters(module).items() if kind in kinds][:count]
     return names + [f"input_{index}" for index in range(len(names), count)]
 
 
@@ -399,7 +533,11 @@ def _exporter(
 
     def named(proto: onnx.ModelProto) -> onnx.ModelProto:
         if call.target is not call.module:
-            rename_values(proto, {f"module.{name}": name for name in call.module.state_dict()})
+            kept = [tensor for tensor in proto.graph.initializer if tensor.name[len("module.") :] not in call.states]
+            del proto.graph.initializer[:]
+            proto.graph.initializer.extend(kept)
+            inner = [name for name in call.module.state_dict() if name not in call.states]
+            rename_values(proto, {f"module.{name}": name for name in inner})
         return proto
 
     if kind != "dynamo":
@@ -411,7 +549,12 @@ def _exporter(
             kept: Any = {"dynamo": False, "do_constant_folding": False, "keep_initializers_as_inputs": True}
             kept["dynamic_axes"] = dynamic
             with _exportable(call.module), contextlib.redirect_stdout(io.StringIO()):
-                target = _compiled(call.target, arguments) if kind == "compiled" else call.target
+                target: Any = _compiled(call.target, arguments) if kind == "compiled" else call.target
+                if any(isinstance(part, torch.jit.ScriptModule) for part in target.modules()):
+                    if not isinstance(target, torch.jit.ScriptModule):  # the exporter traces no compiled part
+                        target = torch.jit.trace(target, arguments, check_trace=False)
+                    # The exporter separates the weights of a compiled layer from those that the module has.
+                    target = copy.deepcopy(target)
                 torch.onnx.export(target, arguments, buffer, **kept, **common)
             return named(onnx.load_from_string(buffer.getvalue()))
 
@@ -569,7 +712,19 @@ def _check_open(model: Model, axes: Mapping[str, Mapping[int, str]]) -> None:
                 raise ModelError(f"the exporter fixed axis {axis} ({symbol}) of input {name!r} at {shapes[name][axis]}")
 
 
-def _tensors(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Tensors:
-    """Return inputs as arguments of ``forward``: as keywords if all names are parameters, else in order."""
-    tensors = {name: tensor_of(array) for name, array in inputs.items()}
-    return tensors if tensors.keys() <= inspect.signature(module.forward).parameters.keys() else [*tensors.values()]
+#: The examples of models, which say how the arguments of a module are nested, and names of states in the module.
+_EXAMPLES: WeakKeyDictionary[Model, tuple[Any, tuple[str, ...]]] = WeakKeyDictionary()
+
+
+def _example_of(
+    model: Model, module: torch.nn.Module, inputs: Mapping[str, Any], held: Held
+) -> tuple[Any, Held, tuple[str, ...]]:
+    """Return inputs as arguments of ``forward``: as the example of the model, by keyword, or in order."""
+    example, states = _EXAMPLES.get(model, (None, ()))
+    tensors = {name: tensor_of(array) for name, array in inputs.items() if name not in states}
+    if example is not None:
+        left, by_name = iter(tensors.values()), isinstance(example, Mapping)
+        if by_name:
+            return {name: _like(each, left) for name, each in example.items()}, held, states
+        return [_like(each, left) for each in example], held, states
+    return tensors if tensors.keys() <= _parameters(module).keys() else [*tensors.values()], held, states

@@ -60,7 +60,8 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
     """
     import torch
 
-    modes = [(part, part.training) for part in module.modules()]
+    # A frozen module of TorchScript has no mode.
+    modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]
     # The attributes of a compiled module are in C++, where `forward` cannot add any.
     parts = {name: part for name, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -69,7 +70,7 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
     devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(sorted(devices, key=str)):
         try:
-            module.eval()
+            evaluated(module)
             with quiet(logging.WARNING):
                 yield held
         finally:
@@ -77,6 +78,12 @@ def unchanged(module: torch.nn.Module) -> Iterator[Held]:
             for part, mode in modes:
                 if part.training != mode:
                     part.training = mode
+
+
+def evaluated(module: torch.nn.Module) -> None:
+    """Put a module into evaluation mode; a frozen module of TorchScript has no other."""
+    if hasattr(module, "training"):
+        module.eval()
 
 
 @contextlib.contextmanager
@@ -93,6 +100,42 @@ def having(module: torch.nn.Module, weights: Mapping[str, Any]) -> Iterator[None
     finally:
         for tensor, data in old:
             tensor.data = data
+
+
+def _owner_of(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str] | None:
+    """Return the dict of buffers or attributes with a tensor that a part of the module keeps, and the key."""
+    import torch
+
+    owner, _, key = name.rpartition(".")
+    part = dict(module.named_modules()).get(owner)
+    if part is None or isinstance(part, torch.jit.ScriptModule):
+        return None  # the attributes of a compiled module are in C++
+    for entries in (part._buffers, vars(part)):
+        if isinstance(entries.get(key), torch.Tensor):
+            return entries, key
+    return None
+
+
+def entry_of(module: torch.nn.Module, name: str) -> Any:
+    """Return a tensor that a part of a module keeps in a buffer or an attribute, or None for anything else."""
+    found = _owner_of(module, name)
+    return None if found is None else found[0][found[1]]
+
+
+@contextlib.contextmanager
+def keeping(module: torch.nn.Module, states: Mapping[str, torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Put states in place of tensors that a module keeps; yield a list, to which the next states are added."""
+    places = [_owner_of(module, name) for name in states]
+    found = [place for place in places if place is not None]
+    old, after = [entries[key] for entries, key in found], list[Any]()
+    try:
+        for (entries, key), value in zip(found, states.values(), strict=True):
+            entries[key] = value.clone()
+        yield after
+        after += [entries[key] for entries, key in found]
+    finally:
+        for (entries, key), value in zip(found, old, strict=True):
+            entries[key] = value
 
 
 def entries_of(module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:

@@ -7,7 +7,7 @@ import json
 import logging
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from jaxrnn._files.messages import near
 from jaxrnn.comparison import Comparison, agree, compare, tolerances
-from jaxrnn.errors import InputError, ModelError
+from jaxrnn.errors import InputError, ModelError, StateError
 from jaxrnn.frameworks.agreement import compared, narrowest
 from jaxrnn.model import Model
 from jaxrnn.onnx.parameters import WEIGHTS
@@ -60,6 +61,89 @@ def state_weights(proto: onnx.ModelProto, weights: Arrays) -> None:
     graph.initializer.extend(tensors)
     graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name], order="C"), name) for name in written)
     proto.metadata_props.add(key=WEIGHTS, value=json.dumps(written))
+
+
+def lost_weights(proto: onnx.ModelProto, weights: Arrays) -> list[str]:
+    """Return the weights whose names a file lacks, and whose values are constants of the file."""
+    names = {entry.name for entry in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
+    values = {_key(numpy_helper.to_array(tensor)) for tensor in _constants_in(proto)}
+    return [name for name, array in weights.items() if name not in names and _key(array) in values]
+
+
+def marked(weights: Arrays) -> dict[str, np.ndarray]:
+    """Return weights of about the same values, so that each has a value of its own."""
+    rng, found = np.random.default_rng(0), {}
+    for name, array in weights.items():
+        changed = np.where(array == 0, 1e-3, array) * (1 + rng.uniform(0.01, 0.02, array.shape))
+        found[name] = np.asarray(changed, array.dtype)
+    return found
+
+
+def restored(proto: onnx.ModelProto, other: onnx.ModelProto, weights: Arrays, marks: Arrays) -> onnx.ModelProto:
+    """Return a file in which the constants that are weights of a module have the names of the weights.
+
+    `other` is the file of the module with `marks` in place of these weights, which shows what the constants are: equal
+    weights, such as zeros, and equal numbers of the code have different values there. A compiled layer, for example,
+    reads its weights from a list, and the exporter writes the list as constants. All other constants must be equal in
+    both files.
+    """
+    names = {_key(array): name for name, array in marks.items()}
+    known = {_key(numpy_helper.to_array(tensor)) for tensor in _constants_in(proto)}
+    found = {_key(numpy_helper.to_array(tensor)) for tensor in _constants_in(other)}
+    if not found - names.keys() <= known or not found & names.keys():
+        return proto  # the code computes with the value of a weight
+    moved = [tensor for tensor in other.graph.initializer if _key(numpy_helper.to_array(tensor)) in names]
+    kept = [tensor for tensor in other.graph.initializer if _key(numpy_helper.to_array(tensor)) not in names]
+    nodes = [
+        helper.make_node("Identity", [names[_key(numpy_helper.to_array(tensor))]], [tensor.name]) for tensor in moved
+    ]
+    for graph in graphs_below(other.graph):
+        for node in graph.node:
+            name = names.get(_key(numpy_helper.to_array(node.attribute[0].t))) if _is_constant(node) else None
+            if name is not None:
+                node.CopyFrom(helper.make_node("Identity", [name], node.output, name=node.name))
+    nodes += other.graph.node
+    del other.graph.node[:], other.graph.initializer[:]
+    other.graph.node.extend(nodes)
+    other.graph.initializer.extend(kept)
+    added = [name for key, name in names.items() if key in found]
+    other.graph.initializer.extend(numpy_helper.from_array(np.asarray(weights[name]), name) for name in added)
+    return other
+
+
+def _is_constant(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and node.attribute[0].HasField("t")
+
+
+def _constants_in(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors of a graph and its subgraphs that are constants."""
+    for graph in graphs_below(proto.graph):
+        yield from graph.initializer if isinstance(graph, onnx.GraphProto) else ()
+        yield from (node.attribute[0].t for node in graph.node if _is_constant(node))
+
+
+def _key(array: np.ndarray) -> tuple[Any, ...]:
+    return array.dtype, array.shape, array.tobytes()
+
+
+def check_names(constants: Sequence[str], weights: Arrays, owner: str) -> None:
+    """Refuse names in `constants` that are not weights."""
+    for name in [constants] if isinstance(constants, str) else constants:
+        if name not in weights:
+            raise InputError(
+                f"`constants` must be names of weights of {owner}: there is no {name!r}{near(name, weights)}"
+            )
+
+
+def check_constants(found: Sequence[str], trainable: Collection[str], allowed: Sequence[str]) -> None:
+    """Refuse trainable weights that are constants of a file, and that the caller has not allowed."""
+    if lost := [name for name in found if name in trainable and name not in allowed]:
+        listed = ", ".join(map(repr, lost))
+        raise ModelError(
+            f"the trainable weights {listed} would be constants of the file, which no training changes: the module "
+            "reads their values outside of the exported graph, as Python numbers or NumPy arrays, for example by "
+            f"`w.item()`. Compute with the tensors, or allow this: `constants={lost}`"
+        )
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
@@ -216,6 +300,18 @@ def _applied(model: Model, weights: Arrays, inputs: Arrays) -> Mapping[str, Any]
 def _differences(model: Model, run: RunWith, inputs: Arrays, weights: Arrays) -> list[Comparison]:
     found = compared(model, inputs, _applied(model, weights, inputs), run(inputs, weights))
     return [each for each in found if each.differs]
+
+
+def check_states(model: Model, states: Mapping[str, str], given: Mapping[str, str] | None) -> None:
+    """Refuse a model that does not carry a state of the module from an input to an output.
+
+    Raises:
+        StateError: a state is not carried.
+    """
+    carried = {(variable.input, variable.output) for variable in model.state} if states else set()
+    if missing := {name: output for name, output in states.items() if (name, output) not in carried}:
+        said = {**(given or {}), **missing}
+        raise StateError(f"{model.label} keeps states that the model does not: `state={said}`")
 
 
 def check_weights(

@@ -429,7 +429,8 @@ class Model:
             dims: sizes of other open dimensions, 1 by default. A multiple of the symbol, such as ``{"samples":
                 "160*frames"}``, is time at a different rate.
             multiple: a number that divides the length of each recording in frames, for models that need such lengths.
-            constraints: assumptions about the number of frames, such as ``"S >= 3"``.
+            constraints: assumptions about the number of frames, in units of ``multiple``, in the name of the dimension
+                or with S, such as ``"time >= 3"`` or ``"S >= 3"``.
             past: for causal attention without a bound: the largest number of earlier frames that a frame sees. **It
                 changes the model**: the stream equals `Streamed.offline`, and not `apply`; see `jaxrnn.stream`.
             future: the frames that backward recurrences, statistics over all of time and attention to all frames see

@@ -48,6 +48,11 @@ class GraphFunction:
         return operators_by_scope(self.model.program.block)
 
     @property
+    def output_names(self) -> list[str]:
+        """The outputs in the order of the file; JAX sorts dicts."""
+        return [str(each.name) for each in self.model.outputs]
+
+    @property
     def notes(self) -> Notes:
         """The texts for readers in the model's file."""
         return self.model._notes
@@ -205,7 +210,8 @@ def stream_model(
         if example[name].shape != declared.shape:
             raise InputError(f"{model.label}: `inputs`: {name!r} must be {describe(declared)}, not {describe(value)}")
 
-    options = {"axes": axes, "params": model.params, "multiple": multiple, "constraints": constraints}
+    own = constraints if isinstance(constraints, str) else [_counted(symbol, each) for each in constraints]
+    options = {"axes": axes, "params": model.params, "multiple": multiple, "constraints": own}
     options |= {"pulse": pulse, "past": past, "future": future, "block": block}
     others = [name for name in names if name != symbol and name not in dims]
     try:
@@ -292,11 +298,16 @@ def operators_by_scope(block: Block, outer: str = "") -> dict[str, str]:
 
 
 def _in_terms_of(symbol: str, message: str) -> str:
-    """Replace S in a message by the file's name of the length, except in names and constraints."""
-    parts = re.split(r"('[^']*'|constraints=\[[^]]*\])", message)
+    """Replace S in a message by the file's name of the length, except in names; a comparison is no name."""
+    parts = re.split(r"('[^'<>=]*')", message)
     return "".join(
         part if at % 2 else re.sub(rf"\b{SYMBOL}\b", lambda _: symbol, part) for at, part in enumerate(parts)
     )
+
+
+def _counted(symbol: str, constraint: Any) -> Any:
+    """Write a constraint on the length, in the file's name, with S."""
+    return re.sub(rf"\b{re.escape(symbol)}\b", SYMBOL, constraint) if isinstance(constraint, str) else constraint
 
 
 def _times(size: Any, symbol: str) -> int:

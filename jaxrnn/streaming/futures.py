@@ -113,6 +113,7 @@ class Bounded:
         self.__name__ = f"{getattr(function, '__name__', type(function).__name__)} with bounded futures"
         #: The operators of an ONNX file by scope, and its texts for readers, as the function has them.
         self.operators, self.notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
+        self.output_names = getattr(function, "output_names", None)
         self._options, self._takes_params, self._limits = options, takes_params, limits
         self._structure, self._wide, self._traced = structure, Types.here().wide, dict[Any, _Traced]()
         self._compiled = jax.jit(self._evaluate, static_argnums=(0, 1))

@@ -367,7 +367,9 @@ class Streamed:
     # -- computations
 
     def _tree(self, outputs: Iterable[Any]) -> Any:
-        return jax.tree.unflatten(self._plan.output_structure, outputs)
+        tree = jax.tree.unflatten(self._plan.output_structure, outputs)
+        names = getattr(self._recipe.arguments["function"], "output_names", None)  # JAX sorts the keys of a dict
+        return tree if names is None else {name: tree[name] for name in names}
 
     def _input_tree(self, arrays: Arrays) -> Any:
         return jax.tree.unflatten(self._structure, [arrays.get(each.name) for each in self._flat.inputs])
