@@ -22,7 +22,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn._jax.sizes import by_bounds
 from jaxrnn.answers import Answer, Unknown
@@ -174,6 +174,14 @@ def _largest(dimension: str, size: str) -> int | None:
     values, counts = (np.broadcast_to(value_of(each, lengths), lengths.shape) for each in (dimension, size))
     most, earlier = (int(np.max(values[:end][counts[:end] > 0], initial=-LARGEST)) for end in (len(lengths), 2 * far))
     return most if earlier == most > -LARGEST else None
+
+
+def is_at_least(size: Any, number: int) -> bool:
+    """Return True if a dimension is at least a number for all lengths that the constraints allow, as far as known."""
+    try:
+        return bool(size >= number)
+    except InconclusiveDimensionOperation:
+        return False
 
 
 def as_multiple(dimension: Any, size: Any) -> tuple[int, int] | None:

@@ -436,6 +436,21 @@ def _start_of_gather(equation: JaxprEqn, axis: int) -> int:
     return int(whole)
 
 
+def frames_of_window(equation: JaxprEqn, time: int) -> tuple[int, Any] | None:
+    """Return the time axis of the updates, and numbers of dimensions in which each frame of a window is an update.
+
+    Return None if the scatter does not write a single window of a fixed number of frames.
+    """
+    numbers = equation.params["dimension_numbers"]
+    if in_shape(equation, 1) != (1,) or numbers.inserted_window_dims or numbers.operand_batching_dims:
+        return None
+    place = numbers.update_window_dims[time]
+    if is_symbolic(in_shape(equation, 2)[place]):
+        return None
+    windows = tuple(each for each in numbers.update_window_dims if each != place)
+    return place, numbers._replace(update_window_dims=windows, inserted_window_dims=(time,))
+
+
 def _constant_end(atom: Atom, axis: int, made: Mapping[Any, JaxprEqn]) -> tuple[int, Atom] | None:
     """Return how many frames at the end of time are padding, and the value of the padding, or None."""
     equation = made.get(atom)

@@ -30,6 +30,7 @@ from jaxrnn.streaming.dimensions import (
     UndecidedError,
     constant_value,
     in_shape,
+    is_at_least,
     is_symbolic,
     largest_value,
     out_shape,
@@ -39,6 +40,7 @@ from jaxrnn.streaming.dimensions import (
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
+from jaxrnn.streaming.rewriting import frames_of_window
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere
 from jaxrnn.streaming.rules.reductions import per_frame
 from jaxrnn.streaming.rules.windows import check_pads
@@ -55,11 +57,12 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     strides = list(equation.params["strides"] or [1] * len(starts))
     x = as_table(run, x, out_shape(equation))
     start, stride, size = starts[x.axis], strides[x.axis], out_shape(equation)[x.axis]
-    if is_symbolic(size) or not is_symbolic(start):
+    others = [d for d in range(len(starts)) if d != x.axis]
+    is_whole = all(in_shape(equation)[d] == out_shape(equation)[d] for d in others)
+    if not is_whole or not (is_symbolic(size) or is_symbolic(start)):
         x = run.on_time(x)
     taken = take(run, x, start, stride, size)
-    others = [d for d in range(len(starts)) if d != x.axis]
-    if isinstance(taken, Chunk | Rows) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
+    if isinstance(taken, Chunk | Rows) and is_whole:
         return taken
     if isinstance(taken, Rows):
         raise taken.error
@@ -128,7 +131,11 @@ def take(run: Pass, x: Chunk | RowTable, start: Any, stride: int, size: Any) -> 
     array = x.array if stride == 1 else lax.slice_in_dim(x.array, first, None, stride, x.axis)
     reach = x.reach and x.reach.taken(timeline, start, stride)
     made = run.make(array, x.axis, timeline, delay, reach, x.lineage if stride == 1 else None)
-    return made.noting(x.index.taken(start, stride, x.array.ndim))
+    made = made.noting(x.index.taken(start, stride, x.array.ndim))
+    if x.late is None or start >= x.late.array.shape[x.axis]:
+        return made
+    front = lax.slice_in_dim(x.late.array, start, None, stride, x.axis)
+    return dataclasses.replace(made, late=dataclasses.replace(x.late, array=front))
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
@@ -319,6 +326,10 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
             fixed = np.asarray(indices)
             if time in numbers.inserted_window_dims and not isinstance(updates, Chunk):
                 return _at_fixed_frames(run, equation, x, fixed, updates)
+            if (changed := frames_of_window(equation, time)) is not None and not isinstance(updates, Chunk):
+                places = fixed.reshape(-1, 1) + np.arange(in_shape(equation, 2)[changed[0]], dtype=fixed.dtype)[:, None]
+                if is_at_least(shape[time], int(places.max()) + 1):
+                    return _at_fixed_frames(run, equation, x, places, updates, dimension_numbers=changed[1])
     raise run.refusal("it writes frames at given positions in time", _HINT)
 
 
@@ -425,7 +436,9 @@ def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) ->
     return (frames, rest, tuple(dims[place] for place in kept)) if isinstance(frames, Chunk) else None
 
 
-def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarray, updates: Any) -> Chunk:
+def _at_fixed_frames(
+    run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarray, updates: Any, **changed: Any
+) -> Chunk:
     """Write values to frames with static numbers, as in ``x.at[0].set(0)``; the values must not depend on the end."""
     if equation.params["mode"] == lax.GatherScatterMode.CLIP and np.any(indices > 0):
         run.refuse("it clips the positions of frames to the length of the stream", _HINT)
@@ -434,6 +447,6 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
     run.notes.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
     here = jnp.asarray(indices, jnp.int32) - jnp.asarray(run.now.start(x.timeline, x.delay), jnp.int32)
     mode = lax.GatherScatterMode.FILL_OR_DROP  # frames of other steps
-    (array,) = run.bind(equation, [x.array, here, run.unstreamed(updates)], mode=mode)
+    (array,) = run.bind(equation, [x.array, here, run.unstreamed(updates)], mode=mode, **changed)
     reach = reach_everywhere([updates], x.timeline)
     return run.make(array, x.axis, x.timeline, x.delay, x.reach if reach is None else reach | (x.reach or reach))
