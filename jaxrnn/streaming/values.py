@@ -34,12 +34,14 @@ class Late:
     """The first frames of a chunk if later frames decide these frames, such as a copy of frame 2 before a stream."""
 
     array: Any  # these frames; the time axis is the axis of the chunk
-    since: Fraction  # units of input after which the frames are known
+    since: tuple[Fraction, ...]  # units of input after which each frame is known
 
-    @property
-    def first_pass(self) -> int:
-        """The index of the first pass of one unit after which the frames are known."""
-        return math.ceil(self.since) - 1
+    def least_delay(self, per_unit: int, reader: Callable[[int], int] = lambda frame: frame) -> int:
+        """Return the delay at which each frame is known when the chunk of its first reader leaves.
+
+        Frame f is read by frames from ``reader(f)`` on, of which each unit has `per_unit`.
+        """
+        return max((math.ceil(units) - 1) * per_unit - reader(frame) for frame, units in enumerate(self.since))
 
 
 @short_repr

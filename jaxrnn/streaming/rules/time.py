@@ -27,6 +27,7 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import (
+    Timeline,
     UndecidedError,
     constant_value,
     in_shape,
@@ -135,7 +136,7 @@ def take(run: Pass, x: Chunk | RowTable, start: Any, stride: int, size: Any) -> 
     if x.late is None or start >= x.late.array.shape[x.axis]:
         return made
     front = lax.slice_in_dim(x.late.array, start, None, stride, x.axis)
-    return dataclasses.replace(made, late=dataclasses.replace(x.late, array=front))
+    return dataclasses.replace(made, late=Late(front, x.late.since[start::stride]))
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
@@ -255,8 +256,6 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     if stream.outer != 1:
         run.refuse("it joins along an axis that merges another axis with time", "join before the axes are merged")
     low = sum(int(size) for size in sizes[:place])
-    if low:
-        stream = run.on_time(stream)
     timeline = run.clock.timeline(out_shape(equation)[axis])
     first, last = (
         [value for value, size in zip(operands[part], sizes[part], strict=True) if size]
@@ -268,12 +267,10 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     front = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in first]
     after = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in last]
     fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0] if front else None
-    array, late = x.array, x.late
+    array = x.array
     where = jnp.asarray(run.now.indices(x.timeline, x.delay))
-    if earliest_delay(run, first, timeline) > x.delay - low:
-        since = [value.since for value in first if isinstance(value, FinalValue)]
-        late = Late(fixed, max(units for units in since if units is not None))
-    elif fixed is not None and (isinstance(run.now.count, int) or x.delay > 0):
+    late = _late_after(run, first, fixed, x, timeline)
+    if late is None and fixed is not None and (isinstance(run.now.count, int) or x.delay > 0):
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
         array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
     end = run.now.end(x.timeline)
@@ -285,6 +282,22 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     if reach is not None:
         reach = (x.reach or Reach.of_nothing(x.timeline)).concatenated(timeline, reach_of(first), low, reach_of(last))
     return dataclasses.replace(run.make(array, axis, timeline, x.delay - low, reach), late=late)
+
+
+def _late_after(run: Pass, first: Sequence[Any], fixed: Any, x: Chunk, timeline: Timeline) -> Late | None:
+    """Return the late frames of a stream behind other frames; None if all are known when they leave."""
+    earliest_delay(run, first, timeline)  # refuses values that only the end decides
+    since = [
+        (value.since if isinstance(value, FinalValue) else None) or Fraction(0)
+        for value in first
+        for _ in range(np.shape(run.unstreamed(value))[x.axis])
+    ]
+    if x.late is not None:
+        parts = [x.late.array] if fixed is None else [fixed, x.late.array]
+        return Late(lax.concatenate(parts, x.axis), (*since, *x.late.since))
+    assert x.delay is not None
+    late = Late(fixed, tuple(since))
+    return late if since and late.least_delay(timeline.per_unit) > x.delay - len(since) else None
 
 
 @RULES.add(kind="scatter")
