@@ -22,8 +22,16 @@ from jax.extend.core.primitives import broadcast_in_dim_p, reshape_p
 from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.equations import called, dependents, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of
-from jaxrnn.streaming.dimensions import in_shape, is_at_least, is_symbolic, out_shape, symbolic_axes
-from jaxrnn.streaming.rewriting import bind_at_sizes, cut_of, frames_of_window
+from jaxrnn.streaming.dimensions import (
+    cut_of,
+    frames_of_window,
+    in_shape,
+    is_at_least,
+    is_symbolic,
+    out_shape,
+    symbolic_axes,
+)
+from jaxrnn.streaming.rewriting import bind_at_sizes
 from jaxrnn.streaming.values import FAR
 
 #: The largest number of frames in front of a stream that are followed, and of elements in the first frames.

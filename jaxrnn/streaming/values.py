@@ -219,7 +219,8 @@ class Pairs:
         """Return the same elements in a new layout."""
         first, second = axes
         if first < second:
-            return dataclasses.replace(self, compute=compute, axes=(first, second), shape=(), _kept={})
+            index = self.index.of_pairs
+            return dataclasses.replace(self, compute=compute, axes=(first, second), shape=(), index=index, _kept={})
         return dataclasses.replace(
             self,
             compute=lambda grid: compute(grid.mirrored),
@@ -230,7 +231,7 @@ class Pairs:
             high=-self.low,
             below=self.above,
             above=self.below,
-            index=self.index.swapped,
+            index=self.index.of_pairs.swapped,
             _kept={},
         )
 

@@ -30,6 +30,7 @@ from jaxrnn.streaming.dimensions import (
     Timeline,
     UndecidedError,
     constant_value,
+    frames_of_window,
     in_shape,
     is_at_least,
     is_symbolic,
@@ -41,7 +42,6 @@ from jaxrnn.streaming.dimensions import (
 from jaxrnn.streaming.interpreter import RULES
 from jaxrnn.streaming.passes import Pass, refuse_keys
 from jaxrnn.streaming.reach import Reach, union
-from jaxrnn.streaming.rewriting import frames_of_window
 from jaxrnn.streaming.rules.elementwise import align, earliest_delay, reach_everywhere
 from jaxrnn.streaming.rules.reductions import per_frame
 from jaxrnn.streaming.rules.windows import check_pads
