@@ -88,7 +88,9 @@ CAUSAL = {
     ),
     "make_attention_mask": lambda x: by_flax(x, nn.make_attention_mask(numbers(x), numbers(x), jnp.greater_equal)),
     "tri": lambda x: attend(x, jnp.tri(x.shape[1], dtype=bool)),
-    "tril of Haiku": lambda x: attend(x, valid(x)[:, None, None].astype(x.dtype) * jnp.tril(square(x)[None, None]) > 0, fill=-1e30),
+    "tril of Haiku": lambda x: attend(
+        x, valid(x)[:, None, None].astype(x.dtype) * jnp.tril(square(x)[None, None]) > 0, fill=-1e30
+    ),
     "added": lambda x: attend(x, bias=jnp.where(jnp.tri(x.shape[1], dtype=bool), 0, -jnp.inf)),
     "triu of infinities": lambda x: attend(x, bias=jnp.triu(square(x, -jnp.inf), 1)),
     "Transformers, padded": lambda x: attend(x, bias=padded(x)),
