@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import JaxprEqn, Literal, Var
 from jax.extend.core.primitives import broadcast_in_dim_p, reshape_p
 
@@ -94,7 +95,7 @@ def _first_frames(jaxpr: Any, constants: Sequence[Any], count: int) -> Known:
     known: dict[Any, np.ndarray] = {
         each: np.asarray(value)
         for each, value in zip(jaxpr.constvars, constants, strict=True)
-        if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer)
+        if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer)
         and value.dtype.kind in "biu" and value.size <= _MOST_ELEMENTS
     }  # fmt: skip
     with jax.ensure_compile_time_eval():
@@ -214,11 +215,12 @@ def _sliced(equation: JaxprEqn, axis: int, unread: int, known: Known) -> Sequenc
 
 @_RULES.add("dynamic_slice", "gather")
 def _cut(equation: JaxprEqn, axis: int, unread: int, known: Known) -> Sequence[int]:
-    found = cut_of(equation)
-    start = None if found is None or found[0] != axis else _number_of(equation.invars[found[1]], known)
-    surplus = in_shape(equation)[axis] - out_shape(equation)[axis] if start is not None else -1
-    fits = not is_symbolic(surplus) and start is not None and 0 <= start <= surplus
-    return [unread + start if fits else 0] + [0] * (len(equation.invars) - 1)
+    found, rest = cut_of(equation), [0] * (len(equation.invars) - 1)
+    if found is None or found[0] != axis or found[1] is None:
+        return [0, *rest]
+    start, surplus = _number_of(equation.invars[found[1]], known), in_shape(equation)[axis] - out_shape(equation)[axis]
+    fits = start is not None and not is_symbolic(surplus) and 0 <= start <= surplus
+    return [unread + start if start is not None and fits else 0, *rest]
 
 
 def _number_of(atom: Any, known: Known) -> int | None:

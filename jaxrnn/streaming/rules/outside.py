@@ -72,7 +72,7 @@ def _is_floating(equation: JaxprEqn) -> bool:
 
 @_OUTSIDE.add("select_n")
 def _choose_outside(equation: JaxprEqn, which: Outside, *cases: Outside) -> Outside:
-    if type(which) in (bool, int):
+    if isinstance(which, bool | int):
         return cases[int(which)]
     lows = [lowness_of(case) for case in cases]
     levels = [low for low in lows if low is not None]

@@ -344,7 +344,8 @@ def cut(run: Pass, equation: JaxprEqn, table: Any, *starts: Any) -> Pairs | None
     by_distance = np.concatenate([elements[:0:-1, 0, 0], elements[0, :, 0]])
     at = lambda i, j: by_distance[np.clip(j - i + size - 1, 0, 2 * size - 2)]  # noqa: E731
     axes, timeline = two_axes(run, shape)
-    return _of_positions(run, Index(at, constants=size, degree=0), Pairs(at, axes, timeline), elements.dtype, shape)
+    index, like = Index(at, constants=size, degree=0), Pairs(lambda grid: table, axes, timeline)
+    return _of_positions(run, index, like, elements.dtype, shape)
 
 
 def _of_positions(run: Pass, index: Index, like: Pairs, dtype: Any, shape: Sequence[Any]) -> Pairs:
