@@ -56,7 +56,9 @@ def by_flax(x, mask):
 def padded(x):
     """A causal mask of zeros and lowest numbers, to which a mask of padding is added and compared with 0."""
     later = jnp.arange(x.shape[1]) > jnp.arange(x.shape[1])[:, None]
-    mask = jnp.broadcast_to((square(x, LOWEST) * later)[None, None], (x.shape[0], 1, x.shape[1], x.shape[1]))
+    mask = jnp.broadcast_to(
+        (square(x, LOWEST) * later.astype(x.dtype))[None, None], (x.shape[0], 1, x.shape[1], x.shape[1])
+    )
     return jnp.where(mask + valid(x).astype(jnp.float32)[:, None, None] == 0, LOWEST, mask)
 
 
