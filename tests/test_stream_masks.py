@@ -158,3 +158,11 @@ def test_masks_that_hold_up_to_a_length(name):
 def test_numbers_that_a_type_does_not_hold_stay_refused(function, most):
     check_refused(jaxrnn.StreamError, "reduce_max|two axes", jaxrnn.stream, function, EXAMPLE, axes=1, past=8,
                   constraints=[f"S <= {most}"])  # fmt: skip
+
+
+def test_columns_of_a_constant_do_not_count_frames():
+    """Columns that differ by 1 in each frame are no positions."""
+    columns = lambda x: jnp.broadcast_to(jnp.arange(4), (x.shape[0], 4))[:, 1:3]  # noqa: E731
+    check_values(lambda x: x + (columns(x) == jnp.arange(x.shape[0])[:, None]).astype(x.dtype), (20, 2))
+    read = lambda x: x[jnp.minimum(columns(x)[:, 0], x.shape[0] - 1)]  # noqa: E731
+    check_refused(jaxrnn.StreamError, "'gather'", jaxrnn.stream, read, jnp.zeros((9, 2)), axes=0)

@@ -222,7 +222,7 @@ def _tiled(operation: _Operation) -> Index:
 def _cut(operation: _Operation) -> Index:
     """Return the index of rows of a table whose rows differ by the same number."""
     (x, *starts), found = operation.terms, cut_of(operation.equation)
-    if found is None or x.fixed is None or operation.size is None:
+    if found is None or x.fixed is None or not is_symbolic(out_shape(operation.equation)[found[0]]):
         return UNKNOWN
     axis, place = found
     start = operation.equation.params["start_indices"][axis] if place is None else starts[place - 1].number

@@ -15,6 +15,7 @@ Example: ``abs(i - j) <= 2`` has drift 0 and period 1, and is False below distan
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -293,10 +294,10 @@ class Index:
 
     def _is_held_in(self, dtype: np.dtype, size: Any) -> bool:
         """Return True if a narrow type represents the numbers of all frames of recordings of all lengths."""
-        bits = next((bits for bits in range(1, 15) if size is not None and is_at_most(size, 1 << bits)), None)
-        if bits is None or self.is_quotient or self.needs_length or self.low is not None or self.high is not None:
+        is_plain = not (self.is_quotient or self.needs_length) and self.low is None and self.high is None
+        if size is None or not is_plain or not is_at_most(size, FARTHEST):
             return False
-        count = next(each for each in range(1 << bits - 1, (1 << bits) + 1) if is_at_most(size, each))
+        count = 1 + bisect.bisect_left(range(1, FARTHEST), True, key=lambda number: is_at_most(size, number))
         if jnp.issubdtype(dtype, jnp.integer):
             least, most = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
         else:

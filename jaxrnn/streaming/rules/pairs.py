@@ -339,7 +339,7 @@ def cut(run: Pass, equation: JaxprEqn, table: Any, *starts: Any) -> Pairs | None
         return None
     elements = np.moveaxis(np.asarray(table), axes, (0, 1))[:size, :size].reshape(size, size, -1)
     is_by_distance = np.array_equal(elements[1:, 1:], elements[:-1, :-1]) and np.all(elements == elements[..., :1])
-    if elements.dtype.kind not in "biu" or not is_by_distance or equation.params.get("strides"):
+    if elements.dtype.kind not in "biu" or not is_by_distance or {*(equation.params.get("strides") or ())} - {1}:
         return None
     by_distance = np.concatenate([elements[:0:-1, 0, 0], elements[0, :, 0]])
     at = lambda i, j: by_distance[np.clip(j - i + size - 1, 0, 2 * size - 2)]  # noqa: E731
