@@ -109,6 +109,7 @@ CAUSAL = {
         x, by_positions(jnp.concatenate([numbers(x)[:1], numbers(x)[:1] + 7]))
     ),
     "counted in float32": lambda x: attend(x, by_positions(jnp.cumsum(jnp.ones(x.shape[:2]), 1))),
+    "of one stream": lambda x: attend(x, by_positions(numbers(x) + jnp.array([[2], [5]]))[1, 0]),
     "gathered along the batch": lambda x: attend(x, by_positions(numbers(x)[jnp.array([1, 0])])),
 }  # fmt: skip
 

@@ -348,6 +348,19 @@ def cut(run: Pass, equation: JaxprEqn, table: Any, *starts: Any) -> Pairs | None
     return _of_positions(run, index, like, elements.dtype, shape)
 
 
+def _parts(run: Pass, equation: JaxprEqn, x: Pairs, indices: np.ndarray) -> Pairs | None:
+    """Take parts along other axes than time, such as the mask of a stream of a batch."""
+    numbers, sizes, shape = equation.params["dimension_numbers"], equation.params["slice_sizes"], in_shape(equation)
+    dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    most = np.array([shape[axis] - sizes[axis] for axis in numbers.start_index_map if axis not in x.axes])
+    if {*x.axes} & {*numbers.start_index_map, *dropped} or np.any(indices < 0) or np.any(indices > most):
+        return None
+    kept = [axis for axis in range(len(shape)) if axis not in dropped]
+    axes = [numbers.offset_dims[kept.index(axis)] for axis in x.axes]
+    parts = lambda grid: sized(sizes, x.axes, grid)  # noqa: E731
+    return x.moved(lambda grid: run.bind(equation, [full(x, shape, grid), indices], slice_sizes=parts(grid))[0], axes)
+
+
 def _of_positions(run: Pass, index: Index, like: Pairs, dtype: Any, shape: Sequence[Any]) -> Pairs:
     """Return elements that follow from the positions of frames."""
     bounds = index.bounds
@@ -442,6 +455,8 @@ def full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
 def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | None:
     """Index a constant table by each pair of frames, as biases by relative position do."""
     numbers, shape = equation.params["dimension_numbers"], in_shape(equation, 1)
+    if isinstance(table, Pairs) and is_fixed(indices):
+        return _parts(run, equation, table, np.asarray(indices))
     if len(numbers.offset_dims) == len(out_shape(equation)) and is_fixed(indices) and np.ndim(indices) == 1:
         starts = np.zeros(len(in_shape(equation)), np.int64)
         starts[list(numbers.start_index_map)] = indices
