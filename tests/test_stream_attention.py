@@ -440,7 +440,7 @@ REFUSED = {
         lambda x: attend(x, jnp.abs(apart(x).astype(jnp.uint32).astype(jnp.float32)) <= 3),
         "'le'.*does not compare the numbers of two frames",
     ),
-    "positions of 8 bits": (lambda x: in_type(x, jnp.int8), "does not compare the numbers of two frames"),
+    "positions of 8 bits": (lambda x: in_type(x, jnp.int8), "numbers of int8, which does not hold.*count in int32"),
     "a count by twos": (lambda x: counted(x, start=2), "a row for each pair of frames"),
     "other columns": (lambda x: counted(x, columns=1), "a row for each pair of frames"),
     "a product of two": (lambda x: (x @ x.T) @ (x @ x.T) @ x, "two matrices of pairs"),

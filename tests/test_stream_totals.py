@@ -272,7 +272,8 @@ def test_associative_sums():
         return jaxrnn.signal.associative_scan(lambda a, b: jax.tree.map(jnp.add, a, b), parts)
 
     streamed = check_values(moments, (20, 3))
-    assert [entry.kind for entry in streamed.state].count("remainder") == 3
+    # The sum of ones counts frames.
+    assert [entry.kind for entry in streamed.state].count("remainder") == 2
 
 
 def _kinds(function):

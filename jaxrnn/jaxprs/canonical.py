@@ -124,8 +124,8 @@ class _Canonical:
                 yield from self.inside(equation).equations(inner.jaxpr, within, constants, source)
                 results = [_renamed(each, within) for each in inner.jaxpr.outvars]
                 names.update(zip(equation.outvars, results, strict=True))
-            elif not self.only_calls and _is_identity(equation):
-                names.update(zip(equation.outvars, invars, strict=False))
+            elif not self.only_calls and (kept := _identity(equation)) is not None:
+                names.update(zip(equation.outvars, invars[kept:], strict=False))
             else:
                 as_is = caller is None and not self.mesh
                 outvars = equation.outvars if as_is else list(map(self.variable, equation.outvars))
@@ -227,17 +227,23 @@ def _type_of(atom: Any) -> Any:
     return getattr(atom.aval, "dtype", None)
 
 
-def _is_identity(equation: JaxprEqn) -> bool:
-    """Return True if the results of an equation are its operands."""
-    if entry_of(equation).kind == "identity":
-        return True
+def _identity(equation: JaxprEqn) -> int | None:
+    """Return the place of the first operand if the results of an equation are operands from there on, or None."""
+    entry, same = entry_of(equation), None
     kinds = [_type_of(each) for each in (*equation.invars[:1], *equation.outvars)]
-    if equation.primitive.name == "stop_gradient":
-        return not jnp.issubdtype(kinds[0], jnp.inexact)
-    if equation.primitive.name == "convert_element_type":
-        return kinds[0] == kinds[1]
-    stays = entry_of(equation).still and not equation.params.get("dimensions")
-    return stays and str(_shape_of(equation.invars[0])) == str(_shape_of(equation.outvars[0]))
+    if entry.kind == "identity":
+        same = 0
+    elif equation.primitive.name == "stop_gradient":
+        same = None if jnp.issubdtype(kinds[0], jnp.inexact) else 0
+    elif equation.primitive.name == "convert_element_type":
+        same = 0 if kinds[0] == kinds[1] else None
+    elif entry.joins:  # the other operands are empty
+        whole, parts = str(_shape_of(equation.outvars[0])), map(_shape_of, equation.invars)
+        filled = [(place, str(shape)) for place, shape in enumerate(parts) if "0" not in map(str, shape)]
+        same = filled[0][0] if len(filled) == 1 and filled[0][1] == whole else None
+    elif entry.still and not equation.params.get("dimensions"):
+        same = 0 if str(_shape_of(equation.invars[0])) == str(_shape_of(equation.outvars[0])) else None
+    return same
 
 
 def _is_automatic(value: Any) -> bool:

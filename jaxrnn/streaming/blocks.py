@@ -26,9 +26,9 @@ from jaxrnn.jaxprs.equations import (
     walk,
 )
 from jaxrnn.jaxprs.numbering import Numbering
-from jaxrnn.streaming.dimensions import counted_size, is_symbolic, own_sizes
+from jaxrnn.streaming.dimensions import counted_size, cut_of, is_symbolic, own_sizes
 from jaxrnn.streaming.plan import COUNT, Closed
-from jaxrnn.streaming.rewriting import at_sizes, cut_of, cuts_from, forms_of, renamed
+from jaxrnn.streaming.rewriting import at_sizes, cuts_from, forms_of, renamed
 from jaxrnn.streaming.streamed import Streamed
 
 #: Streams a function of parameters and frames, with example shapes.

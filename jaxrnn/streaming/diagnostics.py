@@ -240,8 +240,9 @@ _TAKES_PLACE = (
 
 #: Hints, keyed by the usual spelling of the function.
 _CALLS = {
-    "jnp.roll": "to shift frames into the future by k, write jnp.pad(x, ((k, 0), (0, 0)))[: x.shape[0]]; jnp.roll by "
-    "-k, which moves the first k frames to the end, does stream",
+    "jnp.roll": "to shift frames into the future by k, write jnp.pad(x, ((k, 0), (0, 0)))[: x.shape[0]], or overwrite "
+    "the first k frames, as in jnp.roll(x, k, 0).at[:k].set(0); jnp.roll by -k, which moves the first k frames to the "
+    "end, does stream",
     "jnp.pad": "jnp.pad takes values from near the end it pads in modes 'constant', 'edge', 'reflect' and 'symmetric'; "
     "jnp.concatenate([x, x[:k]]) wraps the first frames to the end",
     "lax.associative_scan": _TAKES_PLACE.format("associative_scan"),

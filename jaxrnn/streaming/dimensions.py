@@ -22,13 +22,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import InconclusiveDimensionOperation, JaxprEqn
 
 from jaxrnn._jax.sizes import by_bounds
 from jaxrnn.answers import Answer, Unknown
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.equations import inner_jaxprs, shape_of, walk
-from jaxrnn.jaxprs.primitives import entry_of
+from jaxrnn.jaxprs.primitives import Rules, entry_of
 
 #: The symbol of the length: the number of input frames.
 SYMBOL = "S"
@@ -176,6 +176,19 @@ def _largest(dimension: str, size: str) -> int | None:
     return most if earlier == most > -LARGEST else None
 
 
+def is_at_least(size: Any, number: int) -> bool:
+    """Return True if a dimension is at least a number for all lengths that the constraints allow, as far as known."""
+    try:
+        return bool(size >= number)
+    except InconclusiveDimensionOperation:
+        return False
+
+
+def is_at_most(size: Any, number: int) -> bool:
+    """Return True if a dimension is at most a number for all lengths that the constraints allow, as far as known."""
+    return is_at_least(-size, -number)
+
+
 def as_multiple(dimension: Any, size: Any) -> tuple[int, int] | None:
     """Return a and b if a dimension is ``a * size + b`` for all lengths, else None."""
     lengths = np.arange(1, 3 * max(magnitude_of(dimension), magnitude_of(size)) + 3)
@@ -217,6 +230,54 @@ def in_shape(equation: JaxprEqn, index: int = 0) -> Any:
 def gathered_axes(equation: JaxprEqn) -> list[int]:
     """Return the axes of the result of a gather that are axes of the indices."""
     return [d for d in range(len(out_shape(equation))) if d not in equation.params["dimension_numbers"].offset_dims]
+
+
+def cut_of(equation: JaxprEqn) -> tuple[int, int | None] | None:
+    """Return the axis of which an equation takes consecutive elements, and the operand with the first place.
+
+    The operand is None for a slice, which has the place among its parameters. Other equations return None.
+    """
+    if (find := _STARTS.of(equation)) is None or len(old := in_shape(equation)) != len(new := out_shape(equation)):
+        return None
+    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])]
+    place = find(equation, axes[0]) if len(axes) == 1 else 0
+    return None if place == 0 else (axes[0], place)
+
+
+#: Rules ``(equation, axis) -> operand`` with the start of a cut along an axis: 0, the array, if the equation does more.
+_STARTS = Rules[Callable[..., int | None]]()
+
+
+@_STARTS.add("slice")
+def _start_of_slice(equation: JaxprEqn, _: int) -> int | None:
+    return 0 if any(step != 1 for step in equation.params["strides"] or ()) else None
+
+
+@_STARTS.add("dynamic_slice")
+def _start_of_dynamic_slice(_: JaxprEqn, axis: int) -> int:
+    return 1 + axis
+
+
+@_STARTS.add("gather")
+def _start_of_gather(equation: JaxprEqn, axis: int) -> int:
+    numbers = equation.params["dimension_numbers"]
+    whole = numbers.start_index_map == (axis,) and numbers.offset_dims == tuple(range(len(out_shape(equation))))
+    return int(whole)
+
+
+def frames_of_window(equation: JaxprEqn, time: int) -> tuple[int, Any] | None:
+    """Return the time axis of the updates, and numbers of dimensions in which each frame of a window is an update.
+
+    Return None if the scatter does not write a single window of a fixed number of frames.
+    """
+    numbers = equation.params["dimension_numbers"]
+    if in_shape(equation, 1) != (1,) or numbers.inserted_window_dims or numbers.operand_batching_dims:
+        return None
+    place = numbers.update_window_dims[time]
+    if is_symbolic(in_shape(equation, 2)[place]):
+        return None
+    windows = tuple(each for each in numbers.update_window_dims if each != place)
+    return place, numbers._replace(update_window_dims=windows, inserted_window_dims=(time,))
 
 
 def symbolic_sizes(jaxpr: Any, path: tuple[JaxprEqn, ...] = ()) -> Iterator[tuple[Any, tuple[JaxprEqn, ...]]]:

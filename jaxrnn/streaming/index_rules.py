@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from jaxrnn.jaxprs.canonical import kept_name
 from jaxrnn.jaxprs.casts import converted
 from jaxrnn.jaxprs.equations import type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of, numpy_of
-from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import cut_of, in_shape, is_at_most, is_symbolic, out_shape, symbolic_axes
 from jaxrnn.streaming.integers import (
     LARGEST_FACTOR,
     STEEPEST,
@@ -54,6 +55,11 @@ class _Operation:
     def dtype(self) -> np.dtype:
         """The type of the result."""
         return np.dtype(type_of(self.equation.outvars[0]))
+
+    @property
+    def size(self) -> Any:
+        """The symbolic number of frames of the result, or None."""
+        return next(filter(is_symbolic, out_shape(self.equation)), None)
 
     @property
     def cases(self) -> Sequence[Index]:
@@ -88,7 +94,7 @@ class _Operation:
             "degree": max(each.degree for each in self.terms),
         }
         result = Index(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**fields, **changed})
-        return result.held_in(self.dtype)
+        return result.held_in(self.dtype, self.size)
 
     @property
     def growth(self) -> Fraction | int:
@@ -180,13 +186,90 @@ def _length(operation: _Operation) -> Index:
 @_RULES.add("concatenate")
 def _joined(operation: _Operation) -> Index:
     equation, last = operation.equation, len(out_shape(operation.equation)) - 1
-    is_columns = all(str(in_shape(equation, place)[last]) == "1" for place in range(len(equation.invars)))
-    return Index(columns=tuple(operation.terms)) if is_columns and equation.params["dimension"] == last else UNKNOWN
+    dimension, parts = (
+        equation.params["dimension"],
+        [in_shape(equation, place) for place in range(len(equation.invars))],
+    )
+    if dimension == last and all(str(shape[last]) == "1" for shape in parts):
+        return Index(columns=tuple(operation.terms))
+    lines = [each.linear for each in operation.terms]
+    if dimension in symbolic_axes(out_shape(equation)) or None in lines:
+        return UNKNOWN
+    slopes = {line[:2] for line in lines if line is not None}
+    frames = [_of_a_frame(line[2], shape) for line, shape in zip(lines, parts, strict=True) if line is not None]
+    (a, b), *others = slopes
+    return (
+        UNKNOWN
+        if others
+        else Index.of(a, b, np.concatenate(frames, dimension)).held_in(operation.dtype, operation.size)
+    )
+
+
+def _of_a_frame(summands: np.ndarray, shape: Sequence[Any]) -> np.ndarray:
+    """Return summands for all elements of a frame of an array of this shape."""
+    return np.broadcast_to(summands, [1 if is_symbolic(size) else size for size in shape])
+
+
+@_RULES.add("tile")
+def _tiled(operation: _Operation) -> Index:
+    shape, times = in_shape(operation.equation), operation.equation.params["reps"]
+    if any(times[axis] != 1 for axis in symbolic_axes(shape)):
+        return UNKNOWN
+    return _laid_out(operation, lambda c: np.tile(_of_a_frame(c, shape), times))
+
+
+@_RULES.add("slice", "dynamic_slice")
+def _cut(operation: _Operation) -> Index:
+    """Return the index of rows of a table whose rows differ by the same number."""
+    (x, *starts), found = operation.terms, cut_of(operation.equation)
+    if found is None or x.fixed is None or not is_symbolic(out_shape(operation.equation)[found[0]]):
+        return UNKNOWN
+    axis, place = found
+    start = operation.equation.params["start_indices"][axis] if place is None else starts[place - 1].number
+    size, steps = out_shape(operation.equation)[axis], np.unique(np.diff(x.fixed.astype(np.int64), axis=axis))
+    if start is None or is_symbolic(start) or len(steps) != 1 or not is_at_most(size, x.fixed.shape[axis] - start):
+        return UNKNOWN
+    first = np.take(x.fixed, [start], axis)
+    return Index.of(int(steps[0]), 0, first).held_in(operation.dtype, operation.size)
+
+
+@_RULES.add("gather")
+def _gathered(operation: _Operation) -> Index:
+    """Return the index of parts of each frame, or of entries of a table that counts."""
+    equation, (x, indices) = operation.equation, operation.terms
+    if (found := _cut(operation)) is not UNKNOWN:
+        return found
+    numbers, sizes, shape = equation.params["dimension_numbers"], equation.params["slice_sizes"], in_shape(equation)
+    if x.fixed is not None and x.fixed.ndim == 1 and tuple(sizes) == (1,) and indices.linear is not None:
+        return _looked_up(operation, x.fixed.tolist(), indices)
+    touched = {*numbers.start_index_map, *numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    if indices.fixed is None or numbers.operand_batching_dims or touched.intersection(symbolic_axes(shape)):
+        return UNKNOWN
+    places = indices.fixed[..., : len(numbers.start_index_map)]
+    most = np.array([shape[axis] - sizes[axis] for axis in numbers.start_index_map])
+    is_inside = bool(np.all(places >= 0) and np.all(places <= most))
+    return _laid_out(operation, lambda c: None) if is_inside else UNKNOWN
+
+
+def _looked_up(operation: _Operation, table: Sequence[int], indices: Index) -> Index:
+    """Return the index of entries of a table of equally distant numbers, if no frame reads beyond the table."""
+    steps = {after - before for before, after in itertools.pairwise(table)}
+    assert indices.linear is not None
+    (a, b, c), size = indices.linear, operation.size
+    if len(steps) != 1 or size is None or indices.needs_length or min(a, b) < 0 or np.min(c) < 0:
+        return UNKNOWN
+    if not is_at_most((a + b) * (size - 1) + int(np.max(c)), len(table) - 1):
+        return UNKNOWN
+    (step,) = steps
+    c = c[..., 0] if c.ndim > len(out_shape(operation.equation)) else c
+    return Index.of(step * a, step * b, table[0] + step * c).held_in(operation.dtype, operation.size)
 
 
 @_RULES.add("convert_element_type", "stop_gradient")
 def _converted(operation: _Operation) -> Index:
     (x,), dtype = operation.terms, operation.dtype
+    if x.at is None and x.unclipped is None and type_of(operation.equation.invars[0]) == np.bool_:
+        return Index(least=0)
     if x.is_quotient:  # a cast rounds to 0
         truncates = dtype.kind in "iu" and dtype.itemsize >= 4 and x.least is not None and x.least >= 0
         return _floor(operation) if truncates else UNKNOWN
@@ -197,8 +280,8 @@ def _converted(operation: _Operation) -> Index:
         return Index.constant(converted(elements.astype(np.float64) if is_float else elements, dtype))
     if (dtype == np.bool_) != (old == np.bool_):
         cast = (lambda value: value != 0) if dtype == np.bool_ else (lambda value: value * 1)
-        return UNKNOWN if x.drift else operation.made(cast)
-    return x.held_in(dtype)
+        return UNKNOWN if x.drift else operation.made(cast, least=0)
+    return x.held_in(dtype, operation.size)
 
 
 @_RULES.add("floor")
@@ -215,19 +298,22 @@ def _linear(operation: _Operation) -> Index:
     drift = sum((sign * each.drift for sign, each in zip(signs, operation.terms, strict=True)), Fraction(0))
     known = None if None in least or min(signs) < 0 else sum(number for number in least if number is not None)
     if (line := sum_of(signs, [each.linear for each in operation.terms])) is not None:
-        return Index.of(*line).held_in(operation.dtype)
+        return Index.of(*line).held_in(operation.dtype, operation.size)
     return operation.made(operation.function, drift, least=known)
 
 
 @_RULES.add("eq", "ge", "gt", "le", "lt", "ne")
 def _compared(operation: _Operation) -> Index:
     """Return a comparison; a number if all frames of recordings of all lengths give the same answer."""
-    (x, y), size = operation.terms, next(filter(is_symbolic, out_shape(operation.equation)), None)
+    (x, y), size = operation.terms, operation.size
     ends = None if size is None and not operation.fixed else differences(x, y, 1 if size is None else size)
     if ends is not None:
         first, *others = (operation.function(each, 0) for each in (*ends, np.clip(0, *ends)))
         if all(np.array_equal(first, other) for other in others):
             return Index.constant(np.asarray(first))
+    if (line := sum_of((1, -1), [x.linear, y.linear])) is not None and (x.at is None or y.at is None):
+        difference = Index.of(*line)  # of numbers that are not equal in all elements of a frame
+        operation = dataclasses.replace(operation, terms=[difference, Index.constant(np.zeros((), np.int64))])
     return _with_equal_drifts(operation, drift=Fraction(0), degree=0)
 
 
@@ -248,7 +334,9 @@ def _with_equal_drifts(operation: _Operation, **changed: Any) -> Index:
 def _clipped(operation: _Operation) -> Index:
     if operation.fixed:
         try:
-            return Index.of(0, 0, computed(operation.function, *operation.fixed)).held_in(operation.dtype)
+            return Index.of(0, 0, computed(operation.function, *operation.fixed)).held_in(
+                operation.dtype, operation.size
+            )
         except InconclusiveDimensionOperation:
             return UNKNOWN
     found, (x, bound) = _with_equal_drifts(operation), operation.terms
@@ -293,7 +381,7 @@ def _product(operation: _Operation) -> Index:
         a, b, c = x.linear
         line = a * number, b * number, c * number
     if line is not None:
-        return Index.of(*line).held_in(operation.dtype)
+        return Index.of(*line).held_in(operation.dtype, operation.size)
     if number is None:
         degree, constants = x.degree + factor.degree, max(x.constants, 1) * max(factor.constants, 1)
         return _without_drift(operation, constants=constants, degree=degree) if degree <= 2 else UNKNOWN

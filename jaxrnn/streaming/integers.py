@@ -15,6 +15,7 @@ Example: ``abs(i - j) <= 2`` has drift 0 and period 1, and is False below distan
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -28,7 +29,7 @@ import numpy as np
 
 from jaxrnn.errors import StreamError
 from jaxrnn.jaxprs.casts import converted, kept
-from jaxrnn.streaming.dimensions import LARGEST, is_symbolic, largest_value
+from jaxrnn.streaming.dimensions import LARGEST, is_at_most, is_symbolic, largest_value
 
 #: The coefficients of ``a * i + b * j + c``. The summand is an array with the rank of the value and one frame, of
 #: integers or of symbolic dimensions.
@@ -57,6 +58,8 @@ _EVALUATED = 1 << 28
 #: The largest number of a frame for which integers of 32 bits must not overflow. A recording that is longer has more
 #: pairs of frames than fit into a gigabyte.
 FARTHEST = 1 << 14
+#: Recordings with more frames are not compared with narrow types one frame by one.
+_MOST_IN_NARROW = 512
 #: The largest factors and offsets of numbers of frames, which do not overflow in recordings of a usual length.
 STEEPEST, _LARGEST_OFFSET = 1 << 14, 1 << 20
 #: Products with larger numbers are meant to overflow, such as hashes, and so are numbers that grow more in a frame.
@@ -66,6 +69,11 @@ LARGEST_FACTOR = 2048
 def is_wide(dtype: Any) -> bool:
     """Return True for signed integers of at least 32 bits, which count frames without overflow."""
     return jnp.issubdtype(dtype, np.signedinteger) and kept(np.int32, dtype).all
+
+
+def is_held_by_all(dtype: Any) -> bool:
+    """Return True for booleans and for types that hold the numbers of all frames that make pairs."""
+    return dtype == np.bool_ or _holds_all(dtype, 0)
 
 
 def _holds_all(dtype: Any, least: int | None) -> bool:
@@ -144,15 +152,15 @@ class Index:
         return cls(value, Fraction(a + b), least=least, constants=size, degree=degree, unclipped=line)
 
     @classmethod
-    def counting(cls, dtype: Any, rank: int) -> Index:
-        """Return the index of the numbers of frames in an array of this type and rank."""
+    def counting(cls, dtype: Any, rank: int, size: Any) -> Index:
+        """Return the index of the numbers of frames in an array of this type and rank, with `size` frames."""
         counts = dataclasses.replace(cls.of(1, 0, np.zeros([1] * rank, np.int64)), is_limited=not is_wide(dtype))
-        return counts if _holds_all(dtype, 0) else UNKNOWN
+        return counts if _holds_all(dtype, 0) else counts.held_in(np.dtype(dtype), size)
 
     @classmethod
     def constant(cls, array: np.ndarray) -> Index:
         """Return the index of elements that are the same in all frames, and for all lengths."""
-        if array.dtype.kind == "f":
+        if jnp.issubdtype(array.dtype, jnp.floating):
             number = common(array)
             if number is None or not abs(number) <= LARGEST or number % 1:
                 return UNKNOWN
@@ -164,7 +172,7 @@ class Index:
     @property
     def has_numbers(self) -> bool:
         """Return True if something is known of the numbers, and not only of their growth."""
-        return self.at is not None or self.unclipped is not None or bool(self.columns)
+        return self.at is not None or self.unclipped is not None or bool(self.columns) or self.least is not None
 
     @property
     def linear(self) -> Line | None:
@@ -219,7 +227,16 @@ class Index:
     @property
     def of_pairs(self) -> Index:
         """Return the index if all elements of a frame are equal, as for elements of pairs of frames."""
-        return UNKNOWN if self.at is None else self
+        return Index(least=self.least) if self.at is None else self
+
+    def placed(self, dimensions: Sequence[int], rank: int) -> Index:
+        """Return the index with the axes at these places of an array of this rank."""
+        if self.unclipped is None:
+            return self.of_pairs
+        a, b, c = self.unclipped
+        sizes = dict(zip(dimensions, c.shape if c.size > 1 else (), strict=c.size > 1))
+        c = c.reshape([sizes.get(axis, 1) for axis in range(rank)])
+        return dataclasses.replace(self, unclipped=(a, b, c), columns=())
 
     def taken(self, start: int, stride: int, rank: int) -> Index:
         """Return the index of frames ``start``, ``start + stride``, and so on, in an array of this rank."""
@@ -249,8 +266,13 @@ class Index:
         values = self.rows(bounds.low - 1, bounds.high + 1)
         return bool(np.all(converted(values, np.dtype(dtype)).astype(np.float64) == values))
 
-    def held_in(self, dtype: np.dtype) -> Index:
-        """Return the index of the numbers in a type: an empty index if numbers wrap around or are rounded."""
+    def held_in(self, dtype: np.dtype, size: Any = None) -> Index:
+        """Return the index of the numbers in a type: an empty index if numbers wrap around or are rounded.
+
+        If the constraints bound the number of frames, `size`, then narrow types may hold all numbers.
+        """
+        if not is_held_by_all(dtype) and self._is_held_in(dtype, size):
+            return dataclasses.replace(self, columns=())
         holds, top = _holds_all(dtype, self.least), np.iinfo(dtype).max if dtype.kind in "iu" else math.inf
         at, line = self.at, self.unclipped if holds or dtype == np.bool_ else None
         if at is not None and not holds and dtype != np.bool_:
@@ -269,6 +291,26 @@ class Index:
             return UNKNOWN
         found = dataclasses.replace(self, at=at, columns=())
         return found if line is not None else dataclasses.replace(found, unclipped=None, low=None, high=None)
+
+    def _is_held_in(self, dtype: np.dtype, size: Any) -> bool:
+        """Return True if a narrow type represents the numbers of all frames of recordings of all lengths."""
+        is_plain = not (self.is_quotient or self.needs_length) and self.low is None and self.high is None
+        if size is None or not is_plain or not is_at_most(size, FARTHEST):
+            return False
+        count = 1 + bisect.bisect_left(range(1, FARTHEST), True, key=lambda number: is_at_most(size, number))
+        if jnp.issubdtype(dtype, jnp.integer):
+            least, most = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+        else:
+            most = 2 << jnp.finfo(dtype).nmant
+            least = -most
+        if self.unclipped is not None:
+            (a, b, c), ends = self.unclipped, np.array([0, count - 1])
+            values = (a * ends[:, None] + b * ends)[..., None] + c.reshape(-1)
+        elif self.at is not None and count <= _MOST_IN_NARROW:
+            values = self.at(np.arange(count)[:, None], np.arange(count))
+        else:
+            return False
+        return bool(np.all(values >= least) and np.all(values <= most))
 
     @functools.cached_property
     def bounds(self) -> Bounds | None:

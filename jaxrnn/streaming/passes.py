@@ -401,7 +401,7 @@ class Pass:
         if not isinstance(value, Chunk) or value.late is None:
             return value
         assert value.delay is not None
-        delay = max(value.delay, value.late.first_pass * value.timeline.per_unit)
+        delay = max(value.delay, value.late.least_delay(value.timeline.per_unit))
         chunk = self.delayed(dataclasses.replace(value, late=None), delay)
         array = self.with_late(chunk.array, chunk.axis, value, delay)
         return self.make(array, chunk.axis, chunk.timeline, delay, chunk.reach)

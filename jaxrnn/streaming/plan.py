@@ -49,6 +49,7 @@ from jaxrnn.streaming.narrow import positive_factors, widened_last
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import Extent, Reach
 from jaxrnn.streaming.rewriting import at_length, sizes_when_empty, with_bands, with_numbers, with_shifts
+from jaxrnn.streaming.unread import without_unread
 from jaxrnn.streaming.values import Band, Chunk, Deferred, FinalValue, Pairs, is_length
 
 #: Names of state entries: the count of units up to the horizon, the count without a limit, and the laps of the latter.
@@ -215,7 +216,8 @@ class Plan:
         self.label, self.lengths = label, lengths  # the name in messages, and the lengths of recordings
         self.past = past
         self.output_structure = output_structure
-        jaxpr = _without_dead_code(widened_last(with_shifts(with_numbers(closed.jaxpr))))
+        jaxpr = without_unread(closed.jaxpr, closed.consts)
+        jaxpr = _without_dead_code(widened_last(with_shifts(with_numbers(jaxpr))))
         self.closed = Closed(jaxpr, [_static_integers(value) for value in closed.consts])
         when_empty = self._sizes_when_empty(closed)
         if isinstance(when_empty, Unknown) or not self._has_shapes(shapes_when_empty, when_empty):

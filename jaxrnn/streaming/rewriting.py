@@ -56,7 +56,15 @@ from jaxrnn.jaxprs.equations import (
 )
 from jaxrnn.jaxprs.numbering import fingerprint
 from jaxrnn.jaxprs.primitives import Rules, entry_of
-from jaxrnn.streaming.dimensions import in_shape, is_symbolic, out_shape, symbolic_axes, symbolic_sizes, value_of
+from jaxrnn.streaming.dimensions import (
+    cut_of,
+    in_shape,
+    is_symbolic,
+    out_shape,
+    symbolic_axes,
+    symbolic_sizes,
+    value_of,
+)
 from jaxrnn.streaming.index_rules import index_of, operation_of
 from jaxrnn.streaming.integers import UNKNOWN, Index, is_wide
 from jaxrnn.streaming.values import Mask
@@ -401,39 +409,6 @@ def cuts_from(equation: JaxprEqn, axis: int, start: Any, forms: Mapping[Var, For
     if place is None:
         return str(equation.params["start_indices"][axis]) == str(start)
     return is_number(equation.invars[place], start, forms)
-
-
-def cut_of(equation: JaxprEqn) -> tuple[int, int | None] | None:
-    """Return the axis of which an equation takes consecutive elements, and the operand with the first place.
-
-    The operand is None for a slice, which has the place among its parameters. Other equations return None.
-    """
-    if (find := _STARTS.of(equation)) is None or len(old := in_shape(equation)) != len(new := out_shape(equation)):
-        return None
-    axes = [axis for axis in range(len(old)) if str(old[axis]) != str(new[axis])]
-    place = find(equation, axes[0]) if len(axes) == 1 else 0
-    return None if place == 0 else (axes[0], place)
-
-
-#: Rules ``(equation, axis) -> operand`` with the start of a cut along an axis: 0, the array, if the equation does more.
-_STARTS = Rules[Callable[..., int | None]]()
-
-
-@_STARTS.add("slice")
-def _start_of_slice(equation: JaxprEqn, _: int) -> int | None:
-    return 0 if any(step != 1 for step in equation.params["strides"] or ()) else None
-
-
-@_STARTS.add("dynamic_slice")
-def _start_of_dynamic_slice(_: JaxprEqn, axis: int) -> int:
-    return 1 + axis
-
-
-@_STARTS.add("gather")
-def _start_of_gather(equation: JaxprEqn, axis: int) -> int:
-    numbers = equation.params["dimension_numbers"]
-    whole = numbers.start_index_map == (axis,) and numbers.offset_dims == tuple(range(len(out_shape(equation))))
-    return int(whole)
 
 
 def _constant_end(atom: Atom, axis: int, made: Mapping[Any, JaxprEqn]) -> tuple[int, Atom] | None:

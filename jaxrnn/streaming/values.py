@@ -34,12 +34,14 @@ class Late:
     """The first frames of a chunk if later frames decide these frames, such as a copy of frame 2 before a stream."""
 
     array: Any  # these frames; the time axis is the axis of the chunk
-    since: Fraction  # units of input after which the frames are known
+    since: tuple[Fraction, ...]  # units of input after which each frame is known
 
-    @property
-    def first_pass(self) -> int:
-        """The index of the first pass of one unit after which the frames are known."""
-        return math.ceil(self.since) - 1
+    def least_delay(self, per_unit: int, reader: Callable[[int], int] = lambda frame: frame) -> int:
+        """Return the delay at which each frame is known when the chunk of its first reader leaves.
+
+        Frame f is read by frames from ``reader(f)`` on, of which each unit has `per_unit`.
+        """
+        return max((math.ceil(units) - 1) * per_unit - reader(frame) for frame, units in enumerate(self.since))
 
 
 @short_repr
@@ -217,7 +219,8 @@ class Pairs:
         """Return the same elements in a new layout."""
         first, second = axes
         if first < second:
-            return dataclasses.replace(self, compute=compute, axes=(first, second), shape=(), _kept={})
+            index = self.index.of_pairs
+            return dataclasses.replace(self, compute=compute, axes=(first, second), shape=(), index=index, _kept={})
         return dataclasses.replace(
             self,
             compute=lambda grid: compute(grid.mirrored),
@@ -228,7 +231,7 @@ class Pairs:
             high=-self.low,
             below=self.above,
             above=self.below,
-            index=self.index.swapped,
+            index=self.index.of_pairs.swapped,
             _kept={},
         )
 

@@ -48,12 +48,45 @@ def padded(w: Writer) -> Line:
     low, high, between = w.draw.randint(-2, 3), w.draw.randint(-2, 3), w.draw.choice([0, 0, 1])
     filler = f"jnp.full(({k}, *{text}.shape[1:]), 7, {text}.dtype)"
     forms = [f"ahead({text}, {k}, {w.draw.randint(0, 2)})", f"before({text}, {k}, {w.draw.randint(0, 2)})"]
-    forms += [f"ahead({text}, 1)", f"jnp.pad({text}, {[(k, 1), *rest]}, mode='edge')"]
+    mode, ends = w.draw.choice(["edge", "reflect", "symmetric"]), (w.draw.randint(0, 3), w.draw.randint(0, 3))
+    forms += [f"ahead({text}, 1)", f"jnp.pad({text}, {[ends, *rest]}, mode={mode!r})"]
     forms += [f"jnp.pad({text}, {[(max(low, 0), max(high, 0)), *rest]}, constant_values=2)"]
     edges = [(low, high, between), *[(0, 0, 0)] * len(v.rest)]
     forms += [f"lax.pad({text}, {text}.dtype.type(3), {edges})", f"jnp.concatenate([{filler}, {text}])"]
     forms += [f"jnp.concatenate([{text}, {filler}])", f"jnp.concatenate([{filler}, {text}, {filler} - 3])"]
     return w.draw.choice(forms), max(7, w.most(v))
+
+
+def deltas(w: Writer) -> Line:
+    """Differences of slices of a padded array, as delta features are."""
+    v = w.pick("fi")
+    if v is None:
+        return None
+    mode, k = w.draw.choice(["edge", "reflect", "symmetric", "constant"]), w.draw.choice([1, 1, 2, 3])
+    return f"delta({w.limited(v)}, {k}, {mode!r})", 2 * w.most(v)
+
+
+def rolled(w: Writer) -> Line:
+    """Frames that a roll or a concatenation moves to the other end, mostly cut off or overwritten there."""
+    v = w.pick("fi")
+    if v is None or w.least == 1:  # XLA fails for some slices of a single frame
+        return None
+    text, k, wide = w.limited(v), w.draw.choice([1, 1, 1, 2]), "".join([", None"] * len(v.rest))
+    places = f"jnp.arange({text}.shape[0])[:{wide}]"
+    whole = w.draw.choice([f"jnp.roll({text}, {k}, 0)", f"jnp.concatenate([{text}[-{k}:], {text}[:-{k}]])"])
+    whole = w.draw.choice([whole, whole, f"jnp.abs({whole})", f"jax.nn.relu({whole})", f"({whole} + {text})"])
+    forms = [f"{whole}[{k}:]", f"{whole}.at[:{k}].set(3)", f"{whole}.at[jnp.arange({k})].set(2)"]
+    forms += [f"jnp.where({places} < {k}, {text}, {whole})", f"jnp.where({places} >= {k}, {whole}, 2)"]
+    forms += [f"jnp.where(({places} % 7 >= {k}) | ({places} > 6), {whole}, 1 - {text})", f"{whole}[{k}:-1]"]
+    forms += [f"jnp.roll({text}, -{k}, 0)", f"jnp.roll({text}, -{k}, 0)[:-{k}]"]
+    if w.draw.random() < 0.1:  # of these, some output reads a frame of the end
+        forms = [
+            whole,
+            f"{whole}.at[{k}].set(3)",
+            f"jnp.where({places} == {k}, 3, {whole})",
+            f"{whole} * ({places} > 0)",
+        ]
+    return w.draw.choice(forms), 2 * w.most(v)
 
 
 def branched(w: Writer) -> Line:
@@ -275,12 +308,41 @@ def attention(w: Writer) -> Line:
     other = w.draw.choice([text, text, f"before({text}, 1)", f"ahead({text}, 1)"])
     masks = [f"(i - j <= {left}) & (j - i <= {right})", f"i // {left + 1} == j // {left + 1}"]
     masks += [f"(j >= i // 3 * 3 - {left}) & (j < i // 3 * 3 + {right + 1})", f"abs(2 * i - 2 * j) <= {left + right}"]
-    join = w.draw.choice(["sum", "sum", "max", "any", "sink", "vectors", "rows"])
+    masks += spelled_masks(w, left, right)
+    join = w.draw.choice(["sum", "sum", "max", "any", "sink", "vectors", "rows", "added"])
     if join == "sum":
         masks += [f"i >= j - {right}", f"i >= j + {left}"]
     size = max(1, *v.rest) if v.rest else 1
     most = {"sum": FRAMES * 8 * size, "any": 1}.get(join, 50)
     return f"attended({text}, {other}, lambda i, j: {w.draw.choice(masks)}, {join!r})", most
+
+
+def spelled_masks(w: Writer, left: int, right: int) -> list[str]:
+    """Spellings of one mask, as packages for attention have them, with positions j along keys and i along queries."""
+    n, kind = "j.shape[0]", w.draw.choice(["uint32", "float32", "int32"])
+    held, flags = w.draw.choice([kind, "int8", "bfloat16", "bool"]), f"(i - j <= {left}), (j - i <= {right})"
+    count = f"jnp.cumsum(jnp.ones((2, {n}), 'int32'), 1)"
+    batches = ["jnp.broadcast_to(j, (2, *j.shape))", "jnp.stack([j, j])", "jnp.tile(j[None], (2, 1))", count]
+    batches += ["jnp.concatenate([j[None], j[None] + 3])", "j + jnp.array([[2], [5]])", f"jnp.arange(400)[{count}]"]
+    batches += [
+        f"jnp.broadcast_to(j, (2, *j.shape)).astype('{kind}')",
+        "jnp.broadcast_to(j, (3, *j.shape))[jnp.array([2, 1])]",
+    ]
+    cut = f"(lambda q, k: (q <= k + {left}) & (k <= q + {right}))"
+    masks = [f"{cut}({p}[:, :, None], {p}[:, None])[{place}]" for p in batches for place in (w.draw.randrange(2),)]
+    masks += [
+        f"{cut}(i.astype('{kind}'), j.astype('{kind}'))",
+        f"{cut}(i[j], j[j])",
+        f"{cut}(*jnp.meshgrid(j, j, indexing='ij'))",
+    ]
+    masks += [f"jax.vmap(lambda a: jax.vmap(lambda b: {cut}(a, b))(j))(i[:, 0])"]
+    masks += [f"jnp.tril(jnp.triu(jnp.ones(({n}, {n}), '{held}'), -{left}), {right}) > 0"]
+    masks += [f"jnp.tri({n}, k={right}, dtype=bool) & ~jnp.tri({n}, k=-{left + 1}, dtype=bool)"]
+    masks += [f"jnp.tri({n}, k={right}) - jnp.tri({n}, k=-{left + 1}) > 0"]
+    masks += [f"(lambda a, b: (a.astype('{held}') * b.astype('{held}')).astype(bool))({flags})"]
+    masks += [f"jnp.minimum(*(each.astype('int32') for each in ({flags}))) == 1"]
+    masks += [f"jnp.tile(jnp.logical_and({flags})[None], (2, 1, 1))[1]", f"({cut}(i, j) & (j % 2 == 0)) | (i == j)"]
+    return w.draw.sample(masks, 6)
 
 
 def ended(w: Writer) -> Line:
@@ -344,6 +406,8 @@ MOMENTS = {
     cut: 14,
     around: 16,
     padded: 9,
+    deltas: 3,
+    rolled: 5,
     windows: 10,
     branched: 0.2,
     totals: 4,
@@ -356,7 +420,7 @@ MOMENTS = {
     by_number: 6,
     written: 5,
     signals: 5,
-    attention: 4,
+    attention: 7,
     ended: 5,
     after_the_end: 2,
     fed_back: 2,

@@ -66,6 +66,12 @@ def ahead(x, count, value=0):
     return jnp.concatenate([x[count:], jnp.full((count, *x.shape[1:]), value, x.dtype)])
 
 
+def delta(x, count, mode):
+    """The difference of frames so many later and so many earlier, of an array that is padded at its ends."""
+    wide = jnp.pad(x, ((count, count), *[(0, 0)] * (x.ndim - 1)), mode=mode)
+    return wide[2 * count : 2 * count + x.shape[0]] - wide[: x.shape[0]]
+
+
 def before(x, count, value=0):
     """The frames so many earlier."""
     return jnp.pad(x, ((count, 0), *[(0, 0)] * (x.ndim - 1)), constant_values=value)[: x.shape[0]]
@@ -148,8 +154,9 @@ def attended(x, y, seen, join):
     """What each frame reads of the frames that a mask shows: a sum of products, or the largest sum.
 
     ``seen`` is a function of the numbers of a query and a key. ``join`` is ``sum``, ``max`` or ``any``; a maximum of a
-    column that is joined to the scores as well, ``sink``; or a maximum of scores with a part for each distance, of
-    vectors of distances (``vectors``) or of rows that are shifted (``rows``).
+    column that is joined to the scores as well, ``sink``; of scores to which the mask is added, ``added``; or a maximum
+    of scores with a part for each distance, of vectors of distances (``vectors``) or of rows that are shifted
+    (``rows``).
     """
     n = jnp.arange(x.shape[0])
     mask, x, y = seen(n[:, None], n), jnp.clip(x, -2, 2), jnp.clip(y, -2, 2)
@@ -166,6 +173,8 @@ def attended(x, y, seen, join):
     if join == "rows":
         products = jnp.pad(flat @ table[jnp.clip(x.shape[0] - 1 - n, 0, 6)].T, ((0, 0), (1, 0)))
         scores += products.reshape(x.shape[0] + 1, x.shape[0])[1:]
+    if join == "added":
+        return jnp.max(scores + jnp.where(mask, 0, -jnp.inf).astype(scores.dtype), 1, initial=-50)
     if join == "sink":
         return jnp.max(jnp.concatenate([flat[:, :1], jnp.where(mask, scores, -jnp.inf)], 1), 1)
     return jnp.max(jnp.where(mask, scores, -jnp.inf), 1, initial=-50)

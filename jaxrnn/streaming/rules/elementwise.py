@@ -287,7 +287,7 @@ def frame_numbers(run: Pass, size: Any, dtype: Any, axis: int = 0, others: Seque
     array = jnp.broadcast_to(along(frames, axis, len(shape)), shape)
     with run.growing_by(timeline.per_unit if is_wide(dtype) else 0):
         chunk = run.make(array, axis, timeline, delay, None)
-    return chunk.noting(Index.counting(dtype, len(shape)))
+    return chunk.noting(Index.counting(dtype, len(shape), size))
 
 
 def frame_numbers_at(run: Pass, timeline: Timeline, delay: int, dtype: Any) -> Any:

@@ -142,7 +142,7 @@ def _refuse_unbounded(
     if why_not and (remedy or not masked):
         why += f", and the sum over these frames has no recurrent form, because {why_not}"
     if x.unclear is not None and len(seen) == 2:
-        why += f", as {x.unclear} does not compare the numbers of two frames"
+        why += f", as {x.unclear}"
     past = "give `past=64` to mask keys that are more than 64 frames older than their query"
     run.refuse(why, HINT, first=remedy or (past if masked or needs_past else first))
 

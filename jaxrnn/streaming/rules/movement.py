@@ -213,7 +213,7 @@ _CARRIED = (
 )
 
 
-@RULES.add("dynamic_slice")
+@RULES.add("dynamic_slice", takes=(Late,))
 def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
     """Stream a dynamic slice; the start must be static along time."""
     if not isinstance(x, Chunk) and not symbolic_axes(out_shape(equation)):
@@ -227,9 +227,17 @@ def dynamic_slice(run: Pass, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
         is_table = not isinstance(x, Chunk) and not isinstance(starts[x.axis], Chunk)
         hint = "index the table with offset + jnp.arange(x.shape[0]): a slice would begin earlier near the table's end"
         run.refuse("its first frame is not known while tracing", hint if is_table else _HINT)
+    if isinstance(x, Chunk) and not is_symbolic(sizes[x.axis]):
+        x = run.on_time(x)
     taken = take(run, x, start, 1, sizes[x.axis])
     if isinstance(taken, Rows):
         raise taken.error
+    is_whole = all(
+        size == old for d, (size, old) in enumerate(zip(sizes, in_shape(equation), strict=True)) if d != x.axis
+    )
+    if isinstance(taken, Chunk) and is_whole:
+        return taken
+    taken = run.on_time(taken)
     sizes[x.axis] = taken.array.shape[x.axis]
     begins = [0 if index == x.axis else value for index, value in enumerate(starts)]
     array = lax.dynamic_slice(taken.array, [jnp.asarray(value, jnp.int32) for value in begins], sizes)
@@ -265,7 +273,7 @@ def gather(run: Pass, equation: JaxprEqn, x: Any, indices: Any) -> Any:
         )
     run.refuse_final_values([x] if is_static(indices) else [x, indices])
     indices = run.on_time(indices)
-    if not (isinstance(x, Chunk) and isinstance(indices, Chunk) and indices.index.affine is not None):
+    if isinstance(indices, Chunk) and indices.index.affine is None:
         x = run.on_time(x)
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     if not isinstance(x, Chunk):
@@ -302,6 +310,9 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
 def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | RowTable, indices: Any) -> Any:
     """Index a stream, or a table, by indices that are the same in each step."""
     numbers, sizes, axis = equation.params["dimension_numbers"], list(equation.params["slice_sizes"]), x.axis
+    is_full = all(sizes[d] == old for d, old in enumerate(in_shape(equation)) if d != axis)
+    if not is_full or numbers.collapsed_slice_dims or not is_symbolic(sizes[axis]):
+        x = run.on_time(x)
     taken: Any = x
     if axis in numbers.start_index_map:
         column, is_alone = numbers.start_index_map.index(axis), numbers.start_index_map == (axis,)
@@ -314,13 +325,13 @@ def _at_constant_indices(run: Pass, equation: JaxprEqn, x: Chunk | RowTable, ind
             run.refuse("its frame indices are not known while tracing", _HINT)
         taken = take(run, x, static_integer(np.asarray(indices)[column : column + 1]), 1, sizes[axis])
         indices = np.array([0 if place == column else value for place, value in enumerate(indices)], np.int32)
-        is_full = all(sizes[d] == old for d, old in enumerate(in_shape(equation)) if d != axis)
         if isinstance(taken, Chunk | Rows) and is_full and is_alone and not numbers.collapsed_slice_dims:
             return taken
         if isinstance(taken, Rows):
             raise taken.error
     elif isinstance(x, RowTable):
         taken = take(run, x, 0, 1, sizes[axis])
+    taken = run.on_time(taken)
     sizes[axis] = taken.array.shape[axis]
     (array,) = run.bind(equation, [taken.array, indices], slice_sizes=tuple(sizes))
     if isinstance(taken, FinalValue):

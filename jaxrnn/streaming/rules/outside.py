@@ -26,8 +26,13 @@ LOWEST = -9984.0
 _OUTSIDE = Rules()
 
 
-def outside_of(equation: JaxprEqn, values: Sequence[Outside]) -> Outside:
-    """Apply an operation to the values outside of the bounds; a score is None."""
+def outside_of(equation: JaxprEqn, values: Sequence[Outside], least: Sequence[int | None]) -> Outside:
+    """Apply an operation to the values outside of the bounds; a score is None.
+
+    `least` are the smallest elements of the operands, as far as known.
+    """
+    if entry_of(equation).monoid == "min" and 0 in values and all(each is not None and each >= 0 for each in least):
+        return 0
     function = on_elements(equation)
     if function is not None and all(map(_is_number, values)):
         return _computed(function, equation, values)
@@ -65,7 +70,15 @@ def _is_floating(equation: JaxprEqn) -> bool:
     return jnp.issubdtype(type_of(equation.outvars[0]), np.floating)
 
 
-_OUTSIDE.add("select_n")(lambda equation, which, *cases: cases[int(which)] if type(which) in (bool, int) else None)
+@_OUTSIDE.add("select_n")
+def _choose_outside(equation: JaxprEqn, which: Outside, *cases: Outside) -> Outside:
+    if isinstance(which, bool | int):
+        return cases[int(which)]
+    lows = [lowness_of(case) for case in cases]
+    levels = [low for low in lows if low is not None]
+    return cases[0] if len({*cases}) == 1 else Low(max(levels)) if len(levels) == len(lows) else None
+
+
 _OUTSIDE.add("exp", "exp2", "logistic")(lambda equation, x: 0.0 if _lowered(equation, -math.inf, x) else None)
 _OUTSIDE.add("add")(lambda equation, x, y: _lowered(equation, _level(x) + _level(y), x, y))
 

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import shape_of, trace, type_of
@@ -37,7 +38,7 @@ from jaxrnn.streaming.dimensions import (
     symbolic_axes,
 )
 from jaxrnn.streaming.index_rules import operation_of
-from jaxrnn.streaming.integers import UNKNOWN, Index
+from jaxrnn.streaming.integers import UNKNOWN, Index, is_held_by_all
 from jaxrnn.streaming.interpreter import PAIR_RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.rules.elementwise import frame_numbers, singular_operands
@@ -52,6 +53,7 @@ from jaxrnn.streaming.values import (
     Mask,
     Pairs,
     index_after,
+    is_fixed,
     is_length,
     static_number,
     term_of,
@@ -199,9 +201,10 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     """Return a chunk that is broadcast along a second axis of time."""
     axes, timeline = two_axes(run, shape)
     leaf, side = leaf_of(run, chunk), axes.index(dimensions[chunk.axis])
+    index = chunk.index.placed(dimensions, len(shape))
     return Pairs(
         lambda grid: lax.broadcast_in_dim(grid.frames(leaf, side), sized(shape, axes, grid), tuple(dimensions)),
-        axes, timeline, ((leaf, side),), index=chunk.index.of_pairs.swapped if side else chunk.index.of_pairs,
+        axes, timeline, ((leaf, side),), index=index.swapped if side else index,
         shape=tuple(shape), dtype=leaf.array.dtype, origin=(None, (leaf, side, tuple(dimensions))),
     )  # fmt: skip
 
@@ -225,23 +228,20 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
                 arrays[place] = _harmless(x, grid, arrays[place], harmless)
         return run.bind(equation, arrays)[0]
 
-    index = index_after(equation, operands).of_pairs
+    index = index_after(equation, operands)
     result = Pairs(compute, like.axes, like.timeline, _leaves(pairs), index=index).made_by(equation, operands)
-    if (bounds := index.bounds) is not None:
-        below, above = (None if value is None else typed(value, dtype) for value in (bounds.below, bounds.above))
-
-        def computed(grid: Grid) -> Any:
-            return _of_index(run, like, index, dtype, len(shape), grid)
-
-        changed = {"compute": computed, "low": bounds.low, "high": bounds.high, "below": below, "above": above}
+    if index.bounds is not None:
+        known = _of_positions(run, index, like, dtype, shape)
+        changed = {key: getattr(known, key) for key in ("compute", "low", "high", "below", "above")}
         return dataclasses.replace(result, **changed)
     if operation_of(equation) != equation.primitive.name:
         return None  # a call of operations, which have rules
     unclear = next((value.unclear for value in pairs if value.unclear), None)
     if unclear is None and dtype == np.bool_:
-        unclear = describe_equation(run.path)
+        unclear = f"{describe_equation(run.path)} {_unclear(equation, operands)}"
+    least = [term_of(x).least for x in operands]
     below, above = (
-        outside_of(equation, [getattr(x, key) if isinstance(x, Pairs) else static_number(x) for x in operands])
+        outside_of(equation, [getattr(x, key) if isinstance(x, Pairs) else static_number(x) for x in operands], least)
         for key in ("below", "above")
     )
     low = min((value.low for value in pairs if value.below is not None), default=FAR)
@@ -249,11 +249,23 @@ def elementwise(run: Pass, equation: JaxprEqn, *operands: Any) -> Pairs | None:
     result = dataclasses.replace(result, low=low, high=high, below=below, above=above, unclear=unclear)
     # A mask may have other readers, so the equation of a mask does not count for a value that depends on the input.
     like_result = [value for value in pairs if _is_of_input(value) == _is_of_input(result)]
-    masked = tuple(dict.fromkeys(place for value in like_result for place in value.masked))
+    masked = tuple(dict.fromkeys(place for value in like_result for place in value.masked if dtype != np.bool_))
     levels = [lowness_of(below), lowness_of(above)]
     if not masked and None in levels:
         masked = tuple(Mask(run.path, side, level) for side, level in enumerate(levels) if level is not None)
     return dataclasses.replace(result, masked=masked)
+
+
+def _unclear(equation: JaxprEqn, operands: Sequence[Any]) -> str:
+    """Return why no index describes a comparison."""
+    types = [type_of(atom) for atom, x in zip(equation.invars, operands, strict=True) if isinstance(x, Pairs)]
+    fixed = [not _is_of_input(x) for x in operands if isinstance(x, Pairs)]
+    if all(fixed) and not is_held_by_all(types[0]):
+        return (
+            f"compares numbers of {types[0].name}, which does not hold the numbers of all frames: count in int32, or "
+            "give `constraints=['S <= 100']` if no longer recordings occur"
+        )
+    return "does not compare the numbers of two frames"
 
 
 def _harmless(x: Pairs, grid: Grid, array: Any, value: float) -> Any:
@@ -308,6 +320,64 @@ def _of_index(run: Pass, like: Pairs, index: Index, dtype: Any, rank: int, grid:
         array = jnp.where(grid.existing(like.timeline), array, beyond)
     array = array.T if grid.query else array
     return jnp.expand_dims(array, [axis for axis in range(rank) if axis not in like.axes])
+
+
+@PAIR_RULES.add("slice", "dynamic_slice")
+def cut(run: Pass, equation: JaxprEqn, table: Any, *starts: Any) -> Pairs | None:
+    """Take rows and columns of a constant table whose elements follow from the distance of two frames.
+
+    Fixed masks are such tables. The constraints guarantee that the table is large enough.
+    """
+    shape, axes = out_shape(equation), symbolic_axes(out_shape(equation))
+    if len(axes) != 2 or not isinstance(table, np.ndarray | jax.Array) or isinstance(table, Tracer):
+        return None
+    starts = equation.params.get("start_indices", starts)
+    begin = {axis: static_number(starts[axis]) for axis in axes}
+    rest = [axis for axis in range(len(shape)) if axis not in axes]
+    size = min(table.shape[axis] for axis in axes)
+    if len({*begin.values()}) != 1 or None in begin.values() or any(table.shape[d] != shape[d] for d in rest):
+        return None
+    elements = np.moveaxis(np.asarray(table), axes, (0, 1))[:size, :size].reshape(size, size, -1)
+    is_by_distance = np.array_equal(elements[1:, 1:], elements[:-1, :-1]) and np.all(elements == elements[..., :1])
+    if elements.dtype.kind not in "biu" or not is_by_distance or {*(equation.params.get("strides") or ())} - {1}:
+        return None
+    by_distance = np.concatenate([elements[:0:-1, 0, 0], elements[0, :, 0]])
+    at = lambda i, j: by_distance[np.clip(j - i + size - 1, 0, 2 * size - 2)]  # noqa: E731
+    axes, timeline = two_axes(run, shape)
+    index, like = Index(at, constants=size, degree=0), Pairs(lambda grid: table, axes, timeline)
+    return _of_positions(run, index, like, elements.dtype, shape)
+
+
+def _parts(run: Pass, equation: JaxprEqn, x: Pairs, indices: np.ndarray) -> Pairs | None:
+    """Take parts along other axes than time, such as the mask of a stream of a batch."""
+    numbers, sizes, shape = equation.params["dimension_numbers"], equation.params["slice_sizes"], in_shape(equation)
+    dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    most = np.array([shape[axis] - sizes[axis] for axis in numbers.start_index_map if axis not in x.axes])
+    if {*x.axes} & {*numbers.start_index_map, *dropped} or np.any(indices < 0) or np.any(indices > most):
+        return None
+    kept = [axis for axis in range(len(shape)) if axis not in dropped]
+    axes = [numbers.offset_dims[kept.index(axis)] for axis in x.axes]
+    parts = lambda grid: sized(sizes, x.axes, grid)  # noqa: E731
+    return x.moved(lambda grid: run.bind(equation, [full(x, shape, grid), indices], slice_sizes=parts(grid))[0], axes)
+
+
+def _of_positions(run: Pass, index: Index, like: Pairs, dtype: Any, shape: Sequence[Any]) -> Pairs:
+    """Return elements that follow from the positions of frames."""
+    bounds = index.bounds
+    assert bounds is not None
+    below, above = (None if value is None else typed(value, dtype) for value in (bounds.below, bounds.above))
+    return Pairs(
+        lambda grid: _of_index(run, like, index, dtype, len(shape), grid),
+        like.axes, like.timeline, low=bounds.low, high=bounds.high, below=below, above=above, index=index,
+    )  # fmt: skip
+
+
+@PAIR_RULES.add("tile")
+def tile(run: Pass, equation: JaxprEqn, x: Pairs) -> Pairs | None:
+    """Repeat the elements along other axes."""
+    if any(equation.params["reps"][axis] != 1 for axis in x.axes):
+        return None
+    return x.moved(lambda grid: run.bind(equation, [full(x, in_shape(equation), grid)])[0], x.axes)
 
 
 @PAIR_RULES.add("concatenate")
@@ -385,6 +455,12 @@ def full(x: Any, shape: Sequence[Any], grid: Grid) -> Any:
 def gather(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Pairs | None:
     """Index a constant table by each pair of frames, as biases by relative position do."""
     numbers, shape = equation.params["dimension_numbers"], in_shape(equation, 1)
+    if isinstance(table, Pairs) and is_fixed(indices):
+        return _parts(run, equation, table, np.asarray(indices))
+    if len(numbers.offset_dims) == len(out_shape(equation)) and is_fixed(indices) and np.ndim(indices) == 1:
+        starts = np.zeros(len(in_shape(equation)), np.int64)
+        starts[list(numbers.start_index_map)] = indices
+        return cut(run, equation, table, *starts)
     if (
         not isinstance(indices, Pairs)
         or isinstance(table, Chunk | FinalValue | Pairs)

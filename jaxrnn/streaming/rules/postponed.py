@@ -27,10 +27,10 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.jaxprs.equations import bind, free_axes, shape_of, trace, type_of
 from jaxrnn.jaxprs.primitives import Rules, entry_of
-from jaxrnn.streaming.dimensions import constant_value, in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.dimensions import constant_value, cut_of, in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.interpreter import POSTPONED_RULES, interpret
 from jaxrnn.streaming.passes import Pass
-from jaxrnn.streaming.rewriting import bind_at_sizes, cut_of
+from jaxrnn.streaming.rewriting import bind_at_sizes
 from jaxrnn.streaming.rules.movement import in_reverse
 from jaxrnn.streaming.rules.pairs import Grid, leaf_of
 from jaxrnn.streaming.totals import join_of

@@ -20,6 +20,7 @@ from jaxrnn.jaxprs.equations import trace, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.diagnostics import BOUNDED
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
+from jaxrnn.streaming.integers import is_held_by_all
 from jaxrnn.streaming.interpreter import ALWAYS, RULES, interpret
 from jaxrnn.streaming.passes import Pass
 from jaxrnn.streaming.reach import union
@@ -30,7 +31,7 @@ from jaxrnn.streaming.rules.elementwise import (
     reach_everywhere,
 )
 from jaxrnn.streaming.totals import Total, carried_as, identity_of, join_of
-from jaxrnn.streaming.values import Chunk, FinalValue, known_at_end, static_number
+from jaxrnn.streaming.values import Chunk, FinalValue, known_at_end
 
 
 @RULES.add(kind="cumulative")
@@ -43,7 +44,7 @@ def cumulative(run: Pass, equation: JaxprEqn, x: Chunk) -> Chunk | list[Chunk]:
     if x.outer != 1:
         run.refuse("it runs over an axis that merges time with another axis", "split the axes first")
     kind = entry_of(equation).monoid
-    step = None if x.index.fixed is None or x.delay is not None else static_number(x.index.fixed)
+    step = None if x.delay is not None or not is_held_by_all(x.array.dtype) else x.index.number
     if kind == "sum" and step is not None:  # a sum of ones counts frames
         one, number = np.asarray(1, x.array.dtype), np.asarray(step, x.array.dtype)
         count = lambda: (lax.broadcasted_iota(one.dtype, out_shape(equation), x.axis) + one) * number  # noqa: E731

@@ -27,9 +27,12 @@ from jax.extend.core import JaxprEqn
 from jaxrnn.jaxprs.equations import shape_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import (
+    Timeline,
     UndecidedError,
     constant_value,
+    frames_of_window,
     in_shape,
+    is_at_least,
     is_symbolic,
     largest_value,
     out_shape,
@@ -55,11 +58,12 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     strides = list(equation.params["strides"] or [1] * len(starts))
     x = as_table(run, x, out_shape(equation))
     start, stride, size = starts[x.axis], strides[x.axis], out_shape(equation)[x.axis]
-    if is_symbolic(size) or not is_symbolic(start):
+    others = [d for d in range(len(starts)) if d != x.axis]
+    is_whole = all(in_shape(equation)[d] == out_shape(equation)[d] for d in others)
+    if not is_whole or not (is_symbolic(size) or is_symbolic(start)):
         x = run.on_time(x)
     taken = take(run, x, start, stride, size)
-    others = [d for d in range(len(starts)) if d != x.axis]
-    if isinstance(taken, Chunk | Rows) and all(in_shape(equation)[d] == out_shape(equation)[d] for d in others):
+    if isinstance(taken, Chunk | Rows) and is_whole:
         return taken
     if isinstance(taken, Rows):
         raise taken.error
@@ -128,7 +132,11 @@ def take(run: Pass, x: Chunk | RowTable, start: Any, stride: int, size: Any) -> 
     array = x.array if stride == 1 else lax.slice_in_dim(x.array, first, None, stride, x.axis)
     reach = x.reach and x.reach.taken(timeline, start, stride)
     made = run.make(array, x.axis, timeline, delay, reach, x.lineage if stride == 1 else None)
-    return made.noting(x.index.taken(start, stride, x.array.ndim))
+    made = made.noting(x.index.taken(start, stride, x.array.ndim))
+    if x.late is None or start >= x.late.array.shape[x.axis]:
+        return made
+    front = lax.slice_in_dim(x.late.array, start, None, stride, x.axis)
+    return dataclasses.replace(made, late=Late(front, x.late.since[start::stride]))
 
 
 def pick(run: Pass, x: Chunk, start: Any, stride: int, count: int) -> FinalValue:
@@ -248,8 +256,6 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     if stream.outer != 1:
         run.refuse("it joins along an axis that merges another axis with time", "join before the axes are merged")
     low = sum(int(size) for size in sizes[:place])
-    if low:
-        stream = run.on_time(stream)
     timeline = run.clock.timeline(out_shape(equation)[axis])
     first, last = (
         [value for value, size in zip(operands[part], sizes[part], strict=True) if size]
@@ -261,12 +267,10 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     front = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in first]
     after = [jnp.asarray(run.unstreamed(value), x.array.dtype) for value in last]
     fixed = jnp.concatenate(front, axis) if len(front) > 1 else front[0] if front else None
-    array, late = x.array, x.late
+    array = x.array
     where = jnp.asarray(run.now.indices(x.timeline, x.delay))
-    if earliest_delay(run, first, timeline) > x.delay - low:
-        since = [value.since for value in first if isinstance(value, FinalValue)]
-        late = Late(fixed, max(units for units in since if units is not None))
-    elif fixed is not None and (isinstance(run.now.count, int) or x.delay > 0):
+    late = _late_after(run, first, fixed, x, timeline)
+    if late is None and fixed is not None and (isinstance(run.now.count, int) or x.delay > 0):
         taken = jnp.take(fixed, jnp.clip(where + low, 0, low - 1), axis)
         array = jnp.where(along(where < 0, axis, array.ndim), taken, array)
     end = run.now.end(x.timeline)
@@ -278,6 +282,22 @@ def concatenate_time(run: Pass, equation: JaxprEqn, *operands: Any) -> Chunk:
     if reach is not None:
         reach = (x.reach or Reach.of_nothing(x.timeline)).concatenated(timeline, reach_of(first), low, reach_of(last))
     return dataclasses.replace(run.make(array, axis, timeline, x.delay - low, reach), late=late)
+
+
+def _late_after(run: Pass, first: Sequence[Any], fixed: Any, x: Chunk, timeline: Timeline) -> Late | None:
+    """Return the late frames of a stream behind other frames; None if all are known when they leave."""
+    earliest_delay(run, first, timeline)  # refuses values that only the end decides
+    since = [
+        (value.since if isinstance(value, FinalValue) else None) or Fraction(0)
+        for value in first
+        for _ in range(np.shape(run.unstreamed(value))[x.axis])
+    ]
+    if x.late is not None:
+        parts = [x.late.array] if fixed is None else [fixed, x.late.array]
+        return Late(lax.concatenate(parts, x.axis), (*since, *x.late.since))
+    assert x.delay is not None
+    late = Late(fixed, tuple(since))
+    return late if since and late.least_delay(timeline.per_unit) > x.delay - len(since) else None
 
 
 @RULES.add(kind="scatter")
@@ -323,6 +343,10 @@ def scatter(run: Pass, equation: JaxprEqn, x: Any, indices: Any, updates: Any) -
             fixed = np.asarray(indices)
             if time in numbers.inserted_window_dims and not isinstance(updates, Chunk):
                 return _at_fixed_frames(run, equation, x, fixed, updates)
+            if (changed := frames_of_window(equation, time)) is not None and not isinstance(updates, Chunk):
+                places = fixed.reshape(-1, 1) + np.arange(in_shape(equation, 2)[changed[0]], dtype=fixed.dtype)[:, None]
+                if is_at_least(shape[time], int(places.max()) + 1):
+                    return _at_fixed_frames(run, equation, x, places, updates, dimension_numbers=changed[1])
     raise run.refusal("it writes frames at given positions in time", _HINT)
 
 
@@ -429,7 +453,9 @@ def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) ->
     return (frames, rest, tuple(dims[place] for place in kept)) if isinstance(frames, Chunk) else None
 
 
-def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarray, updates: Any) -> Chunk:
+def _at_fixed_frames(
+    run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarray, updates: Any, **changed: Any
+) -> Chunk:
     """Write values to frames with static numbers, as in ``x.at[0].set(0)``; the values must not depend on the end."""
     if equation.params["mode"] == lax.GatherScatterMode.CLIP and np.any(indices > 0):
         run.refuse("it clips the positions of frames to the length of the stream", _HINT)
@@ -438,6 +464,6 @@ def _at_fixed_frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: np.ndarra
     run.notes.wait_for(x.timeline, x.delay + int(np.max(indices, initial=0)) + 1)
     here = jnp.asarray(indices, jnp.int32) - jnp.asarray(run.now.start(x.timeline, x.delay), jnp.int32)
     mode = lax.GatherScatterMode.FILL_OR_DROP  # frames of other steps
-    (array,) = run.bind(equation, [x.array, here, run.unstreamed(updates)], mode=mode)
+    (array,) = run.bind(equation, [x.array, here, run.unstreamed(updates)], mode=mode, **changed)
     reach = reach_everywhere([updates], x.timeline)
     return run.make(array, x.axis, x.timeline, x.delay, x.reach if reach is None else reach | (x.reach or reach))

@@ -117,8 +117,10 @@ def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, siz
         run.refuse("its windows run over an axis that merges time with another axis", "split the axes first")
     x = run.spread(x)
     if x.late is not None:
-        # Window 0 may read late frames, so the window must wait until these frames are known.
-        least = x.late.first_pass * run.clock.timeline(size).per_unit * window.stride - window.extent + int(window.low)
+        # Windows that read late frames must wait until these frames are known.
+        lead, stride = window.extent - int(window.low), window.stride
+        reader = lambda frame: max(0, -((lead - frame * window.spacing) // stride))  # noqa: E731
+        least = x.late.least_delay(run.clock.timeline(size).per_unit, reader) * stride - lead
         x = run.delayed(x, -(-least // window.spacing))
     padded = window.low != 0 or high != 0 or window.spacing > 1
     return (run.fill(x, value) if padded else x), padded
