@@ -302,7 +302,7 @@ def file_of(use, divisor, number):
 @pytest.mark.parametrize("use", ["If", "Where", "Not", "Cast", "Pad", "Slice"])
 def test_files_that_compare_lengths(use):
     """The node is named, with the constraint if the result decides a size or a branch; apply takes any length."""
-    for divisor, number, remedy in ((1, 13, "S >= 14"), (2, 1, "multiple=2")):
+    for divisor, number, remedy in ((1, 13, "T >= 14"), (2, 1, "multiple=2")):
         loaded = jaxrnn.load(file_of(use, divisor, number))
         words = "known only when the stream has ended" if use in ("Where", "Not", "Cast") else f"every length.*{remedy}"
         check_refused(jaxrnn.StreamError, rf"node '\w+' \(.*{words}", loaded.stream, "T")

@@ -183,8 +183,8 @@ RULED = _mutants(
 )
 FACTS = _mutants(
     "test_stream_facts.py test_stream.py",
-    ("late from the start", TIME, "if units is not None))", "if units))"),
-    ("repeated frames wait", WINDOWS, "if x.late is not None:\n        # Window 0", "if False:\n        # Window 0"),
+    ("late from the start", TIME, "else None) or Fraction(0)\n", "else None) and Fraction(0) or Fraction(0)\n"),
+    ("repeated frames wait", WINDOWS, "if x.late is not None:\n        # Windows that", "if False:\n        # Windows that"),
     (
         "late frames of windows",
         PASSES,

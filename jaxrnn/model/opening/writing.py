@@ -254,24 +254,10 @@ class _Running:
             params = {name: jax.device_put(array) for name, array in self.program.parameters.items()}
             own = {name: jax.device_put(array) for name, array in arrays.items()}
             try:
-                results = _compiled(applied, params, own)
+                results = jax.jit(applied)(params, own)
             except JaxrnnError:  # a shape may depend on values
                 results = applied(params, own)
             return {name: np.asarray(value) for name, value in results.items()}
-
-
-def _compiled(function: Any, *arguments: Any) -> Any:
-    """Compute a program once: compiled in a fraction of the time, if XLA has the options."""
-    lowered = jax.jit(function).lower(*arguments)
-    try:
-        program = lowered.compile(compiler_options=_QUICK)
-    except jax.errors.JaxRuntimeError:
-        program = lowered.compile()
-    return program(*arguments)
-
-
-#: Options of XLA without optimisations.
-_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def _compared(
