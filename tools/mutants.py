@@ -184,7 +184,7 @@ RULED = _mutants(
 FACTS = _mutants(
     "test_stream_facts.py test_stream.py",
     ("late from the start", TIME, "else None) or Fraction(0)\n", "else None) and Fraction(0) or Fraction(0)\n"),
-    ("repeated frames wait", WINDOWS, "if x.late is not None:\n        # Windows that", "if False:\n        # Windows that"),
+    ("repeated frames wait", WINDOWS, "late is not None:\n        # Windows", "late is x:\n        # Windows"),
     (
         "late frames of windows",
         PASSES,
