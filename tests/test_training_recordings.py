@@ -439,10 +439,11 @@ def test_logs_of_other_packages(tmp_path, monkeypatch):
     for log in logs(["tensorboard", "wandb"], tmp_path, sounds=1)[:2]:
         with pytest.warns(UserWarning, match="no sounds are logged, because there are no validation examples"):
             log.begin(alone)
-    assert board.opened == ((str(tmp_path / "tensorboard"),), {"purge_step": 3})
+    assert board.opened == ((str(tmp_path / "tensorboard"),), {"purge_step": 3, "flush_secs": 1})
     names = [f"example_0/{name}" for name in ("samples", "clean_0", "clean_1")]
-    assert sorted(map(str, board.calls[:2])) == ["(3, 'loss', 0.5)", "(3, 'validation/loss', 0.25)"]
-    assert board.calls[2:] == [*((3, name, (20, 1), RATE) for name in names), "closed"]
+    resumed = ["(1, 'loss', nan)", "(2, 'loss', 1.0)"]
+    assert sorted(map(str, board.calls[:4])) == [*resumed, "(3, 'loss', 0.5)", "(3, 'validation/loss', 0.25)"]
+    assert board.calls[4:] == [*((3, name, (20, 1), RATE) for name in names), "closed"]
     assert run.calls == [(3, {**record, **dict.fromkeys(names, (20, RATE))}), "closed"]
     assert run.opened[1]["id"] == (tmp_path / "wandb.id").read_text()
     assert json.loads((tmp_path / "history.jsonl").read_text().splitlines()[0]) == {"step": 1, "loss": None}
@@ -463,11 +464,30 @@ def test_event_files_are_read_back(tmp_path):
     log.begin(running)
     log.update({"step": 1, "loss": 0.5, "validation_loss": 0.25}, running)
     log.end()
+
+    def events():
+        found = []
+        for file in sorted((tmp_path / "tensorboard").iterdir()):
+            rest = file.read_bytes()
+            while len(rest) > 12:
+                size = int.from_bytes(rest[:8], "little")
+                event = Event.FromString(rest[12 : 12 + size])
+                found += [
+                    (event.step, each.tag, each.audio.sample_rate or each.simple_value) for each in event.summary.value
+                ]
+                rest = rest[12 + size + 4 :]
+        return sorted(found)
+
+    first = [(1, "example_0/audio", RATE), (1, "loss", 0.5), (1, "validation/loss", 0.25)]
+    assert events() == first
+    # A killed process has not written its last updates, and the last of what it wrote is incomplete.
     (file,) = (tmp_path / "tensorboard").iterdir()
-    rest, found = file.read_bytes(), {}
-    while rest:
-        size = int.from_bytes(rest[:8], "little")
-        for value in Event.FromString(rest[12 : 12 + size]).summary.value:
-            found[value.tag] = value.audio.sample_rate or value.simple_value
-        rest = rest[12 + size + 4 :]
-    assert found == {"loss": 0.5, "validation/loss": 0.25, "example_0/audio": RATE}
+    file = file.rename(file.with_name("events.out.tfevents.1.first"))  # names have seconds
+    file.write_bytes(file.read_bytes() + bytes([200, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5]))
+    history = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}, {"step": 3, "loss": 0.125}]
+    resumed, _ = logs("tensorboard", tmp_path)
+    resumed.begin(jaxrnn.training.Running(history, dict, lambda count: iter(())))
+    resumed.update({"step": 4, "loss": 1.0}, running)
+    resumed.end()
+    file.write_bytes(file.read_bytes()[:-13])
+    assert events() == [*first, (2, "loss", 0.25), (3, "loss", 0.125), (4, "loss", 1.0)]

@@ -1,7 +1,7 @@
 """Training: fine-tune an imported model, measure it, and read checkpoints."""
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.callbacks import Callback, Running, logs
+from jaxrnn.training.callbacks import Callback, Running, StopTraining, logs
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.optimizers import Optimizer
@@ -18,6 +18,7 @@ __all__ = [
     "Optimizer",
     "Running",
     "Sequences",
+    "StopTraining",
     "Student",
     "TrainingError",
     "Validation",

@@ -41,10 +41,14 @@ class Running:
     examples: Callable[[int], Iterator[dict[str, Any]]]
 
 
+class StopTraining(Exception):  # noqa: N818 - as Python names StopIteration
+    """Raised by the `update` of a callback: the training ends as at its last update, at most two updates later."""
+
+
 class Callback:
     """Methods that `fit` calls while it trains, in the first of several processes; define the methods that you need.
 
-    An exception ends the training.
+    `StopTraining` ends the training. Another exception ends it as an error, after a checkpoint of all updates.
     """
 
     def begin(self, training: Running) -> None:
@@ -164,12 +168,15 @@ class _TensorBoard(Callback):
 
     def opened(self, training: Running) -> Any:
         # TensorBoard hides earlier events of updates that a resumed training repeats.
-        done = len(training.history)
-        return self.made.SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
+        done, last = len(training.history), _last_event(self.folder)
+        options = {"purge_step": done + 1, "flush_secs": 1} if done else {"flush_secs": 1}
+        writer = self.made.SummaryWriter(str(self.folder), **options)
+        for record in training.history[last:] if done else ():  # which a killed process had not written yet
+            _write_numbers(writer, record)
+        return writer
 
     def update(self, record: Mapping[str, Any], training: Running) -> None:
-        for name in record.keys() - {"step"}:
-            self.log.add_scalar(name.replace("validation_", "validation/", 1), record[name], record["step"])
+        _write_numbers(self.log, record)
         for name, samples in self.heard(record, training):
             self.log.add_audio(name, samples[:, None], record["step"], sample_rate=self.rate)
 
@@ -186,6 +193,25 @@ class _TensorBoard(Callback):
     def end(self) -> None:
         if self.log is not None:
             self.log.close()
+
+
+def _write_numbers(writer: Any, record: Mapping[str, Any]) -> None:
+    for name in record.keys() - {"step"}:
+        writer.add_scalar(name.replace("validation_", "validation/", 1), record[name], record["step"])
+
+
+def _last_event(folder: Path) -> int:
+    """Return the last update of which TensorBoard's files in a folder have an event; 0 if there is none.
+
+    A record is its length, a checksum, an event and another checksum. A killed process leaves an incomplete last one.
+    """
+    last = 0
+    for path in folder.glob("*.tfevents.*"):
+        rest = memoryview(path.read_bytes())
+        while len(rest) >= 12 and len(rest) >= (size := 16 + int.from_bytes(rest[:8], "little")):
+            event = importlib.import_module("tensorboardX.proto.event_pb2").Event.FromString(bytes(rest[12 : size - 4]))
+            last, rest = max(last, event.step), rest[size:]
+    return last
 
 
 class _WandB(_TensorBoard):

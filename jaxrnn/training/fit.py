@@ -35,7 +35,7 @@ from jaxrnn.training.loop import TrainingLoop, announce
 from jaxrnn.training.optimizers import Optimizer
 from jaxrnn.training.options import SEQUENCES, Checkpoints, Function, Sequences, Validation, check_end, check_functions
 from jaxrnn.training.parameters import start_values, trained_names, warn_of_buffers
-from jaxrnn.training.sharding import Placement, is_primary
+from jaxrnn.training.sharding import Placement, interrupted_by_sigterm, is_primary
 from jaxrnn.training.student import Student
 from jaxrnn.training.train_state import TrainState
 from jaxrnn.training.updates import Forward, Updates
@@ -112,8 +112,11 @@ def fit(
         TrainingError: A loss or gradient is not finite, a checkpoint cannot be written or belongs to another training,
             or the arguments of processes differ.
         MissingPackageError: optax or Grain is missing, or Orbax for checkpoints.
-        KeyboardInterrupt: After a checkpoint of the last update, if there is a folder. In several processes, SIGTERM to
-            one process interrupts all processes.
+        KeyboardInterrupt: After Ctrl-C, and after SIGTERM, as clusters send it before they end a job. In several
+            processes, SIGTERM to one process interrupts all processes.
+
+    In a single process, each error and interrupt comes after a checkpoint of the last good update, if there is a
+    folder, and has the attribute ``fitted``: a `Fitted` of all good updates, if there was an update.
 
     Warns:
         UserWarning: The training changes running statistics, or a computed constant (a Fourier basis, a window, a
@@ -130,6 +133,7 @@ def fit(
     dtype = compute_type(dtype)
     for callback in callbacks:
         check_kind("each of callbacks", callback, Callback, "a jaxrnn.training.Callback")
+    watched = bool(callbacks)
     optimizer = optimizer if isinstance(optimizer, Optimizer) else Optimizer(optimizer)
     if validation is not None and not isinstance(validation, Validation):
         validation = Validation(validation)
@@ -201,7 +205,7 @@ def fit(
             folder = stack.enter_context(open_folder(checkpoints, placement))
             _resume(state, placement, folder, progress, trusted=getattr(data, "trust_names", False))
             if not any(isinstance(each, LogFile) and each.path.name == HISTORY for each in callbacks):
-                callbacks = (*callbacks, LogFile(folder.path / HISTORY))
+                callbacks = (LogFile(folder.path / HISTORY), *callbacks)
         resumed_from = state.step
         loop = TrainingLoop(
             updates=updates,
@@ -213,15 +217,27 @@ def fit(
             folder=folder,
             progress=progress,
             callbacks=callbacks if is_primary() else (),
+            watched=watched,
         )
-        stopped = loop.run()
-        last = placement.single(updates.params(state.arrays.trained))
-        best, best_step, judged = last, state.step, state.arrays.judged
-        if judged is not state.arrays.trained:
-            best = placement.single(updates.params(judged))
-        if state.counters.best_loss is not None:
-            best, best_step = placement.single(updates.params(state.best)), state.counters.best_step
-    return Fitted(best, last, state.history, state.step, best_step, stopped, layout.used_sequences, resumed_from)
+
+        def fitted(stopped: str) -> Fitted:
+            last = placement.single(updates.params(state.arrays.trained))
+            best, best_step, judged = last, state.step, state.arrays.judged
+            if judged is not state.arrays.trained:
+                best = placement.single(updates.params(judged))
+            if state.counters.best_loss is not None:
+                best, best_step = placement.single(updates.params(state.best)), state.counters.best_step
+            used = layout.used_sequences
+            return Fitted(best, last, state.history, state.step, best_step, stopped, used, resumed_from)
+
+        with interrupted_by_sigterm(placement.processes):
+            try:
+                return fitted(loop.run())
+            except BaseException as error:
+                if placement.processes == 1 and state.step:
+                    found = fitted("interrupt" if isinstance(error, KeyboardInterrupt) else "error")
+                    vars(error)["fitted"] = found
+                raise
 
 
 def _resume(state: TrainState, placement: Placement, folder: Folder, progress: bool | None, *, trusted: bool) -> None:
@@ -266,7 +282,8 @@ class Fitted:
             and after a validation ``validation_loss`` and ``validation_NAME``.
         step: Number of updates.
         best_step: The update after which `params` were taken.
-        stopped: ``"steps"`` for the requested end, or ``"patience"`` for early stopping.
+        stopped: ``"steps"`` for the requested end, ``"patience"`` for early stopping, ``"callback"`` after
+            `StopTraining`; ``"error"`` or ``"interrupt"`` in the attribute ``fitted`` of an exception.
         sequences: The options of sequences, with the inferred mode and time axes.
         resumed_from: The update of the checkpoint from which this run continued; 0 for a run from the start.
     """

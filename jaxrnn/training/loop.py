@@ -24,7 +24,7 @@ from jaxrnn.comparison import compare
 from jaxrnn.errors import InputError, JaxrnnError, TrainingError
 from jaxrnn.steps.specs import Arrays
 from jaxrnn.training.batches import Batch, BatchChunk, Batches, Order, Position
-from jaxrnn.training.callbacks import Callback, Running
+from jaxrnn.training.callbacks import Callback, Running, StopTraining
 from jaxrnn.training.checkpoints import Folder
 from jaxrnn.training.parameters import finite
 from jaxrnn.training.sharding import AgreedInterrupt
@@ -59,6 +59,8 @@ class TrainingLoop:
     folder: Folder | None
     progress: bool | None
     callbacks: Sequence[Callback] = ()
+    watched: bool = False  # whether the first process has callbacks that may stop the training
+    _stopping: bool = False
     _pending: _PendingUpdate | None = None
     _told: int = 0
     _padding_checked: bool = False
@@ -66,7 +68,8 @@ class TrainingLoop:
     def run(self) -> str:
         """Train to the end, and return the reason for the end.
 
-        Ctrl-C in a single process, or an `AgreedInterrupt` in several, first writes a checkpoint of all good updates.
+        Whatever ends the training in a single process, or an `AgreedInterrupt` in several, first writes a checkpoint of
+        all good updates.
         """
         self.state.start_clock()
         self._told = self.state.step
@@ -93,13 +96,16 @@ class TrainingLoop:
                 self._save()
                 self._tell()
                 raise
-            except KeyboardInterrupt:
+            except BaseException as error:
                 self.state.forget_uncounted()
                 if self.updates.placement.processes == 1:  # other processes may be at another update
-                    self._save()
-                    self._tell()
+                    try:
+                        self._save()
+                        self._tell()
+                    except Exception as other:
+                        error.add_note(f"then also, while the training ended: {type(other).__name__}: {other}")
                 raise
-        return "steps" if self._complete else "patience"
+        return "steps" if self._complete else "callback" if self._stopping else "patience"
 
     def _train_on(self, batch: Batch, show: Shown) -> bool:
         """Run updates for the remaining chunks of a batch; returns True at the end of the training."""
@@ -130,7 +136,7 @@ class TrainingLoop:
                 self._validate(show)
             if saves:
                 self._save()
-            if step == self.steps or self._out_of_patience:
+            if step == self.steps or self._out_of_patience or self._is_stopped():
                 return True
             self.updates.placement.check_interrupt(step)
         return False
@@ -144,6 +150,7 @@ class TrainingLoop:
         report, step = jax.device_get(pending.report), self.state.step + 1
         loss = float(report["loss"])
         if not bool(report["finite"]):
+            self._save()
             reason = explain(self.updates, pending.before, pending.after, pending.chunk, pending.batch.labels)
             raise TrainingError(f"update {step} is not finite (loss {loss:g}): {reason}. {self._last_good()}")
         record: Record = {"step": step, "loss": loss}
@@ -164,6 +171,7 @@ class TrainingLoop:
             return
         measured = self.validator(self.updates.params(state.arrays.judged))
         if not math.isfinite(measured["loss"]):
+            self._save()
             raise TrainingError(
                 f"the validation loss after update {state.step} is {measured['loss']}, though the loss of every update "
                 "was finite: look for examples in validation= that are not like those of the training. "
@@ -177,7 +185,16 @@ class TrainingLoop:
         records, self._told = self.state.history[self._told :], self.state.step
         for record in records:
             for callback in self.callbacks:
-                callback.update(record, self._running)
+                try:
+                    callback.update(record, self._running)
+                except StopTraining:
+                    self._stopping = True
+
+    def _is_stopped(self) -> bool:
+        """Return True in all processes if a callback of the first has stopped the training."""
+        if self.watched:
+            self._stopping = bool(self.updates.placement.agree([int(self._stopping)]).any())
+        return self._stopping
 
     @functools.cached_property
     def _running(self) -> Running:

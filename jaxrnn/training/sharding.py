@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -101,6 +104,27 @@ class Placement:
         """Return replicated arrays on one device of this process."""
         with exact_types():
             return {name: jax.device_put(np.asarray(x), self._local[0]) for name, x in arrays.items()}
+
+
+@contextlib.contextmanager
+def interrupted_by_sigterm(processes: int) -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM in a single process, unless the caller handles the signal.
+
+    Python runs handlers in the main thread only. Several processes end together, by `Placement.check_interrupt`.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt("SIGTERM")
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if processes > 1 or not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def gather_texts(text: str) -> list[str]:
