@@ -98,6 +98,20 @@ def test_mixtures_have_the_levels_that_are_asked_for(folder):
     assert not same(draw(np.random.default_rng(8)), mixed)
 
 
+def test_mixtures_above_full_scale_are_scaled_down(folder):
+    loud = {"level": (-15, -15), "snr": (-20, -20)}
+    for number in range(4):
+        kept, scaled, low = (
+            mixtures(folder, **loud, peak=peak)(np.random.default_rng(number)) for peak in (None, 1.0, 0.25)
+        )
+        loudest = np.abs(kept["samples"]).max()
+        assert loudest > 1
+        for mixed, peak in ((scaled, 1.0), (low, 0.25)):
+            for name in ("samples", "clean"):
+                np.testing.assert_allclose(mixed[name], kept[name] * (peak / loudest), rtol=1e-6)
+    check_refused(jaxrnn.InputError, "`peak` is the largest magnitude", mixtures, folder, peak=0.0)
+
+
 def test_parts_are_those_of_the_files(folder):
     whole, _ = soundfile.read(folder / "clean" / "0.wav")
     draw = mixtures(folder, clean=folder / "table.csv", snr=(200, 200))

@@ -52,6 +52,8 @@ class Mixtures:
         dry: True if the clean sound is the voice without the room.
         speakers: The number of recordings of ``clean`` that speak at the same time.
         balance: The range of the level of each further voice relative to the first, in dB.
+        peak: The largest magnitude of a mixture, 1 for full scale. A louder mixture is scaled down, with its clean sound;
+            None keeps all levels.
         input: The name of the mixture: the input of the network.
         shape: The shape of the mixture, with -1 for the samples, such as ``[1, 1, -1]`` with a batch and a channel.
         trust_names: True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are
@@ -72,6 +74,7 @@ class Mixtures:
     dry: bool = False
     speakers: int = 1
     balance: Range = (-5.0, 5.0)
+    peak: float | None = 1.0
     input: str = SAMPLES
     shape: tuple[int, ...] = (-1,)
     trust_names: bool = False
@@ -86,6 +89,8 @@ class Mixtures:
             low, high = getattr(self, name)
             if not -MAX_DECIBELS <= low <= high <= MAX_DECIBELS:
                 raise InputError(f"`{name}` is the lowest and the highest number of dB, not {getattr(self, name)}")
+        if self.peak is not None and not 0 < self.peak < math.inf:
+            raise InputError(f"`peak` is the largest magnitude of a mixture, above 0, or None, and not {self.peak}")
         if not 0 <= self.reverberant <= 1:
             raise InputError(f"`reverberant` is a share from 0 to 1, not {self.reverberant}")
         if self.noise is None and self.speakers == 1 and (self.rooms is None or not self.dry):
@@ -143,6 +148,8 @@ class Mixtures:
             noise = self._part(rng, "noise")
             mixture = mixture + noise * (_amplitude(mixture) / _amplitude(noise) / 10 ** (rng.uniform(*self.snr) / 20))
         clean = targets[0] if self.speakers == 1 else np.stack(targets)
+        if self.peak is not None and (loudest := np.max(np.abs(mixture))) > self.peak:
+            mixture, clean = (sound * (self.peak / loudest) for sound in (mixture, clean))
         return {self.input: mixture.astype(np.float32).reshape(self.shape), CLEAN: clean.astype(np.float32)}
 
     def _part(
