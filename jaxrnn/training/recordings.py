@@ -52,8 +52,8 @@ class Mixtures:
         dry: True if the clean sound is the voice without the room.
         speakers: The number of recordings of ``clean`` that speak at the same time.
         balance: The range of the level of each further voice relative to the first, in dB.
-        peak: The largest magnitude of a mixture, 1 for full scale. A louder mixture is scaled down, with its clean sound;
-            None keeps all levels.
+        peak: The largest magnitude of a mixture, 1 for full scale. A louder mixture is scaled down, with its clean
+            sound; None keeps all levels.
         input: The name of the mixture: the input of the network.
         shape: The shape of the mixture, with -1 for the samples, such as ``[1, 1, -1]`` with a batch and a channel.
         trust_names: True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are
