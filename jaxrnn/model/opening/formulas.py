@@ -25,7 +25,7 @@ Openings = Mapping[str, Mapping[int, Any]]
 _OTHERS = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099, 1_000_117, 1_000_121)
 
 
-class Sizes:
+class SizeFormulas:
     """Symbols for the opened and the other open dimensions, their numbers in the file, and formulas of them."""
 
     def __init__(self, inputs: Sequence[ir.Value], opened: Openings):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxrnn.model.opening.formulas import Sizes
+from jaxrnn.model.opening.formulas import SizeFormulas
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, reads_of
 from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic
 from jaxrnn.streaming.dimensions import is_symbolic as is_formula
@@ -33,7 +33,7 @@ Choice = dict[tuple[Any, ...], str | None]
 
 
 @dataclass(frozen=True)
-class Place:
+class BakedPlace:
     """A number in an operand of a node that may follow from the length."""
 
     node: BoundNode
@@ -80,7 +80,7 @@ class Places:
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: SizeFormulas,
         constants: Mapping[ir.Value, np.ndarray],
         before: Mapping[ir.Value, Collection[Any]],
         producer: str,
@@ -93,7 +93,7 @@ class Places:
         #: For each value the sizes that a reshape has joined, in order, by the product.
         self._joined: dict[ir.Value, dict[str, tuple[Any, ...]]] = {}
 
-    def of(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> Iterator[Place]:
+    def of(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> Iterator[BakedPlace]:
         """Yield the places of a node. A copy has none, because the places are where the copy is read."""
         if node.applies("Identity"):
             return
@@ -129,9 +129,9 @@ class Places:
 
     def _of_integers(
         self, node: BoundNode, operand: int, slot: str, value: np.ndarray, inputs: Sequence[Value], scope: Scope
-    ) -> Iterator[Place]:
+    ) -> Iterator[BakedPlace]:
         """Yield the elements of known integers that may be sizes."""
-        make = functools.partial(Place, node, operand, "element")
+        make = functools.partial(BakedPlace, node, operand, "element")
         traits, first = node.operator.traits, inputs[0]
         literal = [(index, int(item)) for index, item in enumerate(value.flat) if is_size(item, whole=True)]
         if slot == "shape" and operand == 1 and node.applies("Reshape"):
@@ -174,7 +174,7 @@ class Places:
         sizes = filter(self.sizes.follows, itertools.chain.from_iterable(shapes))
         return number in map(self.sizes.number, sizes)
 
-    def _of_conditions(self, loop: BoundNode, body: Block, scope: Scope) -> Iterator[Place]:
+    def _of_conditions(self, loop: BoundNode, body: Block, scope: Scope) -> Iterator[BakedPlace]:
         """Yield the numbers that the condition of a loop compares counters with."""
         for node in body.nodes:
             for operand, key in enumerate(node.inputs if node.operator.traits.compares else ()):
@@ -186,12 +186,12 @@ class Places:
                 readings = self._formulas(number) if number > 1 else ()
                 reading = [each for each in body.nodes if key in reads_of(each)]
                 if readings and all(each.operator.traits.compares for each in reading):
-                    yield Place(node, operand, "limit", 0, number, readings, self._reads_open(loop, scope, number))
+                    yield BakedPlace(node, operand, "limit", 0, number, readings, self._reads_open(loop, scope, number))
                 elif readings:
                     doubt = "may end the loop, and is also used for something else"
-                    yield Place(node, operand, "limit", 0, number, (), doubt=doubt)
+                    yield BakedPlace(node, operand, "limit", 0, number, (), doubt=doubt)
 
-    def _of_reshape(self, node: BoundNode, target: np.ndarray, data: Value) -> Iterator[Place]:
+    def _of_reshape(self, node: BoundNode, target: np.ndarray, data: Value) -> Iterator[BakedPlace]:
         """Yield the size that holds each axis that follows from the length.
 
         With the products A and C of the sizes before and after the axis, and A' and C' before and after a size of the
@@ -244,11 +244,11 @@ class Places:
                 vector[index] = math.prod(inside) * rest if not left else vector[index]
             layouts.append(tuple(vector))
         if any(str(layout) != str(tuple(target.flat)) for layout in layouts):
-            yield Place(node, 1, "layout", 0, 0, tuple(layouts), True)
+            yield BakedPlace(node, 1, "layout", 0, 0, tuple(layouts), True)
 
     def _of_slice(
         self, make: Any, slot: str, literal: Sequence[tuple[int, int]], inputs: Sequence[Value]
-    ) -> Iterator[Place]:
+    ) -> Iterator[BakedPlace]:
         data = inputs[0]
         axes = inputs[3] if len(inputs) > 3 and inputs[3] is not None else np.arange(len(literal))
         steps = inputs[4] if len(inputs) > 4 and inputs[4] is not None else np.ones(np.size(axes), np.int64)
@@ -269,7 +269,7 @@ class Places:
             elif 0 < number < _ALL and (number >= (length - 1) // 2 or self._formulas(number)):
                 yield self._counted(make, index, number, size)
 
-    def _counted(self, make: Any, index: int, number: int, size: Any) -> Place:
+    def _counted(self, make: Any, index: int, number: int, size: Any) -> BakedPlace:
         """Return the place of a frame number, which may be counted from the first or from the last frame."""
         length = self.sizes.number(size)
         readings = self._formulas(number)
@@ -280,7 +280,7 @@ class Places:
 
     def _of_indices(
         self, make: Any, node: BoundNode, value: np.ndarray, literal: Sequence[tuple[int, int]], data: Value
-    ) -> Iterator[Place]:
+    ) -> Iterator[BakedPlace]:
         size = data.shape[node.attributes.get("axis", 0)]
         if self.sizes.follows(size) and not _order(value):
             length = self.sizes.number(size)
@@ -293,25 +293,25 @@ class Places:
 
     def _of_constant(
         self, node: BoundNode, operand: int, array: np.ndarray, inputs: Sequence[Value]
-    ) -> Iterator[Place]:
+    ) -> Iterator[BakedPlace]:
         """Yield the axes of a constant with equal slices, and counts of frames, that may have the length."""
         if order := _order(array):
             if found := self._formulas(array.size):
                 reads = node.operator.traits.reads == "indices" and operand == 1
                 size = inputs[0].shape[node.attributes.get("axis", 0)] if reads else 0
                 covers = order != "count" and self.sizes.follows(size) and self.sizes.number(size) == array.size
-                yield Place(node, operand, order, 0, array.size, (size,) if covers else found, covers)
+                yield BakedPlace(node, operand, order, 0, array.size, (size,) if covers else found, covers)
             return
         for axis, size in enumerate(array.shape):
             found = self._formulas(size) if size > 1 or self._has_length_one else ()
             if found and bool(np.all(array == np.take(array, [0], axis))):
-                yield Place(node, operand, "axis", axis, size, found)
+                yield BakedPlace(node, operand, "axis", axis, size, found)
 
     @functools.cached_property
     def _has_length_one(self) -> bool:
         return any(self.sizes.numbers[symbol] == 1 for symbol in self.sizes.opened)
 
-    def _of_numbers(self, node: BoundNode, inputs: Sequence[Value]) -> Iterator[Place]:
+    def _of_numbers(self, node: BoundNode, inputs: Sequence[Value]) -> Iterator[BakedPlace]:
         """Yield numbers of arithmetic that look like a mean, variance or position over the length of the file.
 
         A sum over an open axis that is divided by the length of the file is a wrong mean for all other lengths.
@@ -334,10 +334,10 @@ class Places:
                         f"may come from the length {length}, as in a mean, a variance or a position over "
                         f"{length} frames, which would be wrong for other lengths"
                     )
-                    yield Place(node, operand, "number", 0, number, (), doubt=doubt)
+                    yield BakedPlace(node, operand, "number", 0, number, (), doubt=doubt)
                     break
 
-    def _of_windows(self, node: BoundNode, inputs: Sequence[Value]) -> Iterator[Place]:
+    def _of_windows(self, node: BoundNode, inputs: Sequence[Value]) -> Iterator[BakedPlace]:
         """Yield windows of all frames of the file, and pads that depend on the length.
 
         TensorFlow's padding SAME makes ``ceil(length / stride)`` frames, and its pads differ for other lengths if the
@@ -350,7 +350,7 @@ class Places:
             length = self.sizes.number(size)
             if kernel > 1 and any(each[0][axis] == 1 for each in facts):
                 doubt = f"is a window of all {length} frames, which may be as long as any recording"
-                yield Place(node, 0, "window", axis, kernel, (), doubt=doubt)
+                yield BakedPlace(node, 0, "window", axis, kernel, (), doubt=doubt)
             rank = len(inputs[0].shape) - 2
             pads = node.attributes.get("pads") or (0,) * 2 * rank
             stride, dilation = (
@@ -362,7 +362,7 @@ class Places:
             if stride > 1 and of_tensorflow and (before, after) == (total // 2, total - total // 2):
                 doubt = f"has strides of {stride} and the pads {before} and {after}, which TensorFlow computes from "
                 doubt += f"the length {length}; other lengths may need others"
-                yield Place(node, 0, "window", axis, kernel, (), doubt=doubt)
+                yield BakedPlace(node, 0, "window", axis, kernel, (), doubt=doubt)
 
     def see(self, shape: Iterable[Any]) -> None:
         """Take sizes as readings of later numbers."""

@@ -1,7 +1,7 @@
 """The search for the constants of a graph that follow from the lengths of opened axes.
 
 The graph is evaluated node by node with the axes as symbols (`Opening`). The equations of the graph decide between the
-number in a `Place` and its readings: a node that fails with the number gets a reading. A place that no equation decides
+number in a `BakedPlace` and its readings: a node that fails with the number gets a reading. A place that no equation decides
 is asked, and a constant that no reading explains is refused.
 """
 
@@ -24,8 +24,8 @@ from jaxrnn._files.messages import first_line
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
-from jaxrnn.model.opening.formulas import Openings, Sizes, multiple
-from jaxrnn.model.opening.places import Choice, Place, Places, agree, is_size
+from jaxrnn.model.opening.formulas import Openings, SizeFormulas, multiple
+from jaxrnn.model.opening.places import Choice, BakedPlace, Places, agree, is_size
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.binding import BoundGraph
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, copied_from, evaluate, reads_of
@@ -62,7 +62,7 @@ class Written:
 
     array: np.ndarray
     value: Value
-    readings: list[tuple[Place, Any]]
+    readings: list[tuple[BakedPlace, Any]]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Trial:
 
     chosen: Choice
     finder: Places
-    places: dict[tuple[Any, ...], Place] = field(default_factory=dict)
+    places: dict[tuple[Any, ...], BakedPlace] = field(default_factory=dict)
     written: dict[tuple[ir.Value, int], Written] = field(default_factory=dict)
     passed: set[ir.Value] = field(default_factory=set)
     outputs: tuple[Any, ...] = ()
@@ -109,7 +109,7 @@ class Opening:
         constants = {name: given for name, given in opened.items() if name not in self.opened}
         self.said = {(name, place): each for name, given in constants.items() for place, each in given.items()}
         self.static = bind_static(tuple(map(spec_of, inputs)), static or {})
-        self.sizes = Sizes([value for value in inputs if value.name not in self.static], self.opened)
+        self.sizes = SizeFormulas([value for value in inputs if value.name not in self.static], self.opened)
         if along is not None:
             self.sizes.opened.add(self.sizes.names[along])
         #: The shapes and known integers of each value in the file, as it is, one for each evaluation of a loop's body.
@@ -170,7 +170,7 @@ class Opening:
             trial = found
         return trial
 
-    def _free(self, trial: Trial, fixed: frozenset[Any]) -> list[Place]:
+    def _free(self, trial: Trial, fixed: frozenset[Any]) -> list[BakedPlace]:
         """Return the places that the failed node depends on and that may have another reading, the last first."""
         assert trial.failed is not None, "a trial without an error needs no other readings"
         before = self._upstream(trial.failed.node)
@@ -195,7 +195,7 @@ class Opening:
                 pending += self._around.get(each.outputs[0], ())
         return found
 
-    def _all_of(self, trial: Trial, node: ir.Value, places: Sequence[Place]) -> Trial | None:
+    def _all_of(self, trial: Trial, node: ir.Value, places: Sequence[BakedPlace]) -> Trial | None:
         """Return an evaluation that passes a node with as few further readings as possible, or None."""
         chosen, added, found = dict(trial.chosen), [], None
         for place in places:
@@ -236,10 +236,10 @@ class Opening:
                 f"name has a number at {index} that may follow from the length"
             )
 
-    def _is_said(self, place: Place) -> bool:
+    def _is_said(self, place: BakedPlace) -> bool:
         return (place.name, place.index) in self.said
 
-    def _asked(self, place: Place, doubt: str) -> ModelError:
+    def _asked(self, place: BakedPlace, doubt: str) -> ModelError:
         """Return the error that asks what a number is."""
 
         def line(said: Any) -> str:
@@ -366,7 +366,7 @@ class Opening:
         trial.finder.note(node, self._with(inputs, own, trial.chosen), outputs, scope)
         return outputs
 
-    def _reading_of(self, place: Place, said: Any) -> str | None:
+    def _reading_of(self, place: BakedPlace, said: Any) -> str | None:
         """Return the reading that the caller says."""
         if not isinstance(said, str):
             if not math.isclose(said, place.number, rel_tol=1e-5):
@@ -381,7 +381,7 @@ class Opening:
         )
 
     def _first_that_fits(
-        self, trial: Trial, node: BoundNode, inputs: Sequence[Value], own: Sequence[Place], scope: Scope
+        self, trial: Trial, node: BoundNode, inputs: Sequence[Value], own: Sequence[BakedPlace], scope: Scope
     ) -> tuple[Value, ...]:
         def attempt(chosen: Choice) -> tuple[Value, ...]:
             operands = self._with(inputs, own, chosen)
@@ -433,7 +433,7 @@ class Opening:
                     f"the sizes {self.sizes.spelled(first)} and {self.sizes.spelled(second)} must be equal"
                 )
 
-    def _with(self, inputs: Sequence[Value], own: Sequence[Place], chosen: Choice) -> list[Value]:
+    def _with(self, inputs: Sequence[Value], own: Sequence[BakedPlace], chosen: Choice) -> list[Value]:
         """Return the operands of a node with readings in place of numbers."""
         values = list(inputs)
         for place in own:
@@ -460,7 +460,7 @@ class Opening:
 
 
 def _limited(
-    node: BoundNode, operands: Sequence[Value], own: Sequence[Place], chosen: Choice, scope: Scope
+    node: BoundNode, operands: Sequence[Value], own: Sequence[BakedPlace], chosen: Choice, scope: Scope
 ) -> tuple[BoundNode, Sequence[Value], Scope]:
     """Return the arguments of `call`, for a loop with the readings of the numbers in its condition."""
     limits: dict[ir.Value, Any] = {}

@@ -18,7 +18,7 @@ from jaxrnn._files.messages import first_line
 from jaxrnn._jax.context import exact_types
 from jaxrnn.comparison import compare
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
-from jaxrnn.model.opening.formulas import Openings, Sizes, value_in, walked
+from jaxrnn.model.opening.formulas import Openings, SizeFormulas, value_in, walked
 from jaxrnn.model.opening.search import Opening, Trial, Written
 from jaxrnn.onnx.binding import BoundGraph, bind
 from jaxrnn.onnx.evaluate import Scope, evaluate
@@ -65,7 +65,7 @@ def open_axes(
     opening = Opening(bind(graph, limits, operators), opened, static=static, producer=str(graph.producer_name or ""))
     trial = opening.solved()
     original = _Running(opening.program, opening)
-    count = _Writer(graph, opening, trial).written()
+    count = _PlaceWriter(graph, opening, trial).written()
     proto = ir.serde.serialize_model(graph)
     check_proto(proto, file.folder)
     data = proto.SerializeToString()
@@ -107,7 +107,7 @@ def check_axes(graph: ir.Model, opened: Openings) -> None:
         raise InputError(f"`dims={dict(opened)}`: the inputs are {', '.join(map(str, specs.values()))}")
 
 
-class _Writer:
+class _PlaceWriter:
     """Writes the decided places of a graph as nodes, in place."""
 
     def __init__(self, graph: ir.Model, opening: Opening, trial: Trial):
@@ -343,7 +343,7 @@ def _rows_compared(
 
 
 def _parts(
-    array: np.ndarray, shape: Sequence[Any], symbol: str, sizes: Sizes, own: Mapping[str, int], row: int
+    array: np.ndarray, shape: Sequence[Any], symbol: str, sizes: SizeFormulas, own: Mapping[str, int], row: int
 ) -> Iterator[np.ndarray]:
     """Yield a part of the batch of an output; a joined axis may have the batch first or last."""
     for axis, size in enumerate(shape):

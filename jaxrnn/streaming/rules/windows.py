@@ -56,7 +56,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Framed:
+class FramedWindows:
     """The frames under the windows of a pass, ready for a window operation with explicit padding."""
 
     frames: Any  # the operand; time is on axis `axis`, and the other axes keep their order
@@ -73,7 +73,7 @@ def check_pads(run: Pass, low: Any, high: Any) -> None:
         raise run.refusal(why, "pad by a fixed number of frames", UndecidedError)
 
 
-def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> Framed:
+def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> FramedWindows:
     """Return the frames under the windows of a pass, with past frames from a buffer.
 
     In the dilated and padded operand, input frame i is frame ``i * spacing + low``. A pass of q input frames has
@@ -99,7 +99,7 @@ def framed(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any
         under = lax.slice_in_dim(under, 0, latest - earliest + 1, axis=axis)
     pads = (earliest * spacing + low - first, end - 1 - low - latest * spacing)
     reach = x.reach and x.reach.under(timeline, window.length, window.stride, window.dilation, spacing, low)
-    return Framed(under, axis, pads, delay, reach)
+    return FramedWindows(under, axis, pads, delay, reach)
 
 
 def whole_frames(run: Pass, x: Chunk, window: Window, high: Any, value: Any, size: Any) -> tuple[Chunk, bool]:
