@@ -1,8 +1,8 @@
 """The search for the constants of a graph that follow from the lengths of opened axes.
 
 The graph is evaluated node by node with the axes as symbols (`Opening`). The equations of the graph decide between the
-number in a `BakedPlace` and its readings: a node that fails with the number gets a reading. A place that no equation decides
-is asked, and a constant that no reading explains is refused.
+number in a `BakedPlace` and its readings: a node that fails with the number gets a reading. A place that no equation
+decides is asked, and a constant that no reading explains is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
 from jaxrnn.model.opening.formulas import Openings, SizeFormulas, multiple
-from jaxrnn.model.opening.places import Choice, BakedPlace, Places, agree, is_size
+from jaxrnn.model.opening.places import BakedPlace, Choice, Places, agree, is_size
 from jaxrnn.onnx import symbols
 from jaxrnn.onnx.binding import BoundGraph
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, copied_from, evaluate, reads_of
