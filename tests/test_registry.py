@@ -30,6 +30,7 @@ OTHERWISE = {
     "onnx/operators": "the registry",
     "export": "patterns of nodes that lowering writes, and kernels that ONNX Runtime lacks",
     "frameworks/keras_complex.py": "nodes that a framework writes for complex numbers, and real nodes in their place",
+    "model/opening/formulas.py": "nodes that compute sizes",
     "verification/peers.py": "kernels of ONNX Runtime that end the process",
 }
 

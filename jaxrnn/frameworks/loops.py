@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 
 from jaxrnn.errors import ModelError
 from jaxrnn.frameworks.weights import read_for
+from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
 
 #: The fewest equal turns of a loop.
@@ -25,11 +26,14 @@ _FEWEST = 4
 _END = np.iinfo(np.int64).max
 #: The middle of the name of a frame of which only the shape is read.
 _FRAME = ".frame_of_"
-#: Operators that return other values for equal inputs.
-_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
-
 #: A value of a turn: the place of the node among the nodes of the turn, and the place of the output.
 Place = tuple[int, int]
+
+
+def _is_random(node: onnx.NodeProto) -> bool:
+    """Return True if a node may return other values for equal inputs; an unknown operator may."""
+    versions = operator_table().get((node.domain, node.op_type))
+    return versions is None or versions.traits.random
 
 
 def roll_loops(proto: onnx.ModelProto) -> None:
@@ -574,7 +578,7 @@ def _merged(nodes: Iterator[onnx.NodeProto], outputs: set[str]) -> list[onnx.Nod
             node.input[0] = shaped
         parts = sorted((each.name, each.SerializeToString()) for each in node.attribute)
         key = node.op_type, node.domain, tuple(node.input), tuple(parts), len(node.output)
-        is_plain = node.op_type not in _RANDOM and not outputs.intersection(node.output)
+        is_plain = not _is_random(node) and not outputs.intersection(node.output)
         if is_plain and key in seen:
             names.update(zip(node.output, seen[key].output, strict=True))
             continue

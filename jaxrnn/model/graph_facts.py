@@ -13,10 +13,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn.errors import JaxrnnError
+from jaxrnn.onnx import ir
 from jaxrnn.onnx.binding import read_constant
 from jaxrnn.onnx.graph import inputs_of, is_of_onnx, node_label, normal_domain, subgraphs_of
 from jaxrnn.onnx.operators import operator_table

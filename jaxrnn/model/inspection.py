@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import onnx_ir as ir
-
 from jaxrnn._files.messages import short_repr
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, StateError, UnsupportedError
@@ -17,6 +15,7 @@ from jaxrnn.model import Model
 from jaxrnn.model.graph_facts import GraphInfo, GraphStream, StreamInfo, graph_facts, step_facts, stream_facts
 from jaxrnn.model.loading import model_of, opened_axes, read_model
 from jaxrnn.model.streaming import check_symbol, time_symbols
+from jaxrnn.onnx import ir
 from jaxrnn.onnx.binding import read_constant
 from jaxrnn.onnx.graph import inputs_of, node_label, normal_domain, spec_of
 from jaxrnn.onnx.inference import infer_shapes

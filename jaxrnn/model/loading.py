@@ -16,7 +16,6 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 import onnx
-import onnx_ir as ir
 from jax.core import Tracer
 
 from jaxrnn._files.messages import describe
@@ -26,6 +25,7 @@ from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError,
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.model import Model
 from jaxrnn.model.opening.writing import open_axes
+from jaxrnn.onnx import ir
 from jaxrnn.onnx.binding import BoundGraph, bind, bound_loops, read_constant
 from jaxrnn.onnx.graph import name_dimensions, read_graph, spec_of
 from jaxrnn.onnx.inference import check_shapes

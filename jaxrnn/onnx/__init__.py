@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class _Later(types.ModuleType):
@@ -17,16 +17,19 @@ class _Later(types.ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def _import_onnx_ir() -> None:
-    """Import onnx-ir without SymPy, which takes 0.2 seconds and serves arithmetic on dimensions only."""
+def _import_onnx_ir() -> types.ModuleType:
+    """Return onnx-ir, imported without SymPy, which takes 0.2 seconds and serves arithmetic on dimensions only."""
     later = {name: _Later(name) for name in ("sympy", "onnx_ir._symbolic_shapes") if name not in sys.modules}
     sys.modules.update(later)
     try:
-        importlib.import_module("onnx_ir")
+        return importlib.import_module("onnx_ir")
     finally:
         for name, module in later.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
 
 
-_import_onnx_ir()
+if TYPE_CHECKING:
+    import onnx_ir as ir
+else:
+    ir = _import_onnx_ir()

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import onnx_ir as ir
 from jax.core import max_dim, min_dim
 
 from jaxrnn.errors import InputError, UnsupportedError
+from jaxrnn.onnx import ir
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.streaming.dimensions import expression, names_in
 from jaxrnn.streaming.dimensions import is_symbolic as is_formula

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from jaxrnn.model.opening.formulas import SizeFormulas
+from jaxrnn.onnx import ir
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, reads_of
 from jaxrnn.onnx.values import Value, dtype_of, is_static, is_symbolic
 from jaxrnn.streaming.dimensions import is_symbolic as is_formula

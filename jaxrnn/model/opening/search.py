@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx_ir as ir
 
 from jaxrnn._files.messages import first_line
 from jaxrnn._jax.context import exact_types
@@ -26,7 +25,7 @@ from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, JaxrnnError, LimitError, ModelError
 from jaxrnn.model.opening.formulas import Openings, SizeFormulas, multiple
 from jaxrnn.model.opening.places import BakedPlace, Choice, Places, agree, is_size
-from jaxrnn.onnx import symbols
+from jaxrnn.onnx import ir, symbols
 from jaxrnn.onnx.binding import BoundGraph
 from jaxrnn.onnx.evaluate import Block, BoundNode, Scope, call, copied_from, evaluate, reads_of
 from jaxrnn.onnx.graph import bind_static, spec_of

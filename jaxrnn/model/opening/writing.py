@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from jaxrnn._files.messages import first_line
 from jaxrnn._jax.context import exact_types
@@ -20,6 +19,7 @@ from jaxrnn.comparison import compare
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.model.opening.formulas import Openings, SizeFormulas, value_in, walked
 from jaxrnn.model.opening.search import Opening, Trial, Written
+from jaxrnn.onnx import ir
 from jaxrnn.onnx.binding import BoundGraph, bind
 from jaxrnn.onnx.evaluate import Scope, evaluate
 from jaxrnn.onnx.graph import graphs_of, is_batch_name, read_graph, spec_of

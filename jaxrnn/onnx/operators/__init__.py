@@ -115,7 +115,7 @@ def elementwise_operators() -> tuple[str, ...]:
     )
 
 
-_CONVERTED = "convert the file to a newer opset: onnx.version_converter.convert_version(onnx.load(path), 13)"
+_CONVERTED = "convert the file to a newer opset: `onnx.version_converter.convert_version(onnx.load(path), 13)`"
 #: Operators of old opsets for which onnx.version_converter has no adapter.
 _WITHOUT_ADAPTER = frozenset({"Cast", "GlobalLpPool", "LpPool", "Pad", "Split", "Tile", "Upsample"})
 
