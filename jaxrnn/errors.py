@@ -135,7 +135,7 @@ def install_command(extra: str) -> str:
 
 
 def source_folder() -> str | None:
-    """Return the folder of an editable installation, or None for another installation."""
+    """Return the folder of an editable installation; None if the installation is not editable."""
     try:
         text = importlib.metadata.distribution("jaxrnn").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

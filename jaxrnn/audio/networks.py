@@ -1,4 +1,4 @@
-"""Networks over frames: which arrays they take and give, where the axes are, and what the outputs mean."""
+"""Networks over frames: the arrays that a network takes and gives, their axes, and the meaning of outputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Layout(NamedTuple):
 
 
 def _layout_of(named: str, shape: Sequence[Any], time: int, frames: Frames, takes: str | None = None) -> _Layout:
-    """Find the axes of an array by their sizes. Open sizes count as 1, but with ``takes``, one of them can fit."""
+    """Find the axes of an array by their sizes. Open sizes count as 1, but with ``takes``, one open size can fit."""
     sizes = {axis: size for axis, size in enumerate(shape) if axis != time and is_count(size) and size != 1}
     opened = [axis for axis, size in enumerate(shape) if axis != time and isinstance(size, str)]
     kinds = {"samples": [frames.size], "magnitude": [frames.bins], "spectrum": [frames.bins, 2]}
@@ -85,7 +85,7 @@ class Network:
             determined by the sizes.
         gives: ``"samples"`` that replace the frame, a ``"mask"`` that multiplies the spectrum (real or complex), or a
             new ``"magnitude"`` or ``"spectrum"``. A new magnitude keeps the phase of the frame. A ``"result"``, such
-            as a probability, is an output of its own, and leaves the frame unchanged. None if the sizes determine the
+            as a probability, is a separate output, and leaves the frame unchanged. None if the sizes determine the
             role.
         symbol: the time dimension of an offline model, in frames; None if the model runs in steps.
         exponent: the exponent of compressed spectra: the network sees magnitudes to this power, with the phase. The

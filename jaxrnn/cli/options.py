@@ -96,7 +96,7 @@ def _state_pairs(pairs: Sequence[str]) -> dict[str, str] | None:
 
 
 def _openings(pairs: Sequence[str]) -> dict[str, dict[int, Any]]:
-    """Return the axes to open, and what the user says of constants, as the ``dims`` of `jaxrnn.load`."""
+    """Return the axes to open, and the user's answers about constants, as the ``dims`` of `jaxrnn.load`."""
     result: dict[str, dict[int, Any]] = {}
     for place, given in split_pairs(pairs, "INPUT:AXIS=NAME").items():
         name, _, axis = place.rpartition(":")
@@ -123,7 +123,7 @@ class ModelFile:
             state.
         opened: Open an axis of an input that the file fixes, under a name: --open x:0=time. Constants that follow
             from the length are computed, and the result is compared with the file. Where the graph does not decide
-            whether a constant follows from the length, the error has the option that says so.
+            whether a constant follows from the length, the error has the option for the answer.
     """
 
     path: Annotated[Path, Option(metavar="FILE", positional=True)]

@@ -1,7 +1,7 @@
 """Python loops over frames, which an exporter has unrolled for the frames of an example, as Scan nodes of a file.
 
 The *level* of a value is the last frame on which the value depends. The nodes of a level are a turn of the loop. If the
-turns are equal up to the number of the frame, the last of them is the body of a Scan, and values of earlier turns are
+turns are equal up to the number of the frame, the last turn is the body of a Scan, and values of earlier turns are
 its states. Turns at the start that differ stay as they are.
 """
 
@@ -39,7 +39,7 @@ def _is_random(node: onnx.NodeProto) -> bool:
 def roll_loops(proto: onnx.ModelProto) -> None:
     """Write the loops over frames of an unrolled graph as Scan nodes.
 
-    The result is the same function for the number of frames of the example; for others, a caller compares.
+    The result is the same function for the number of frames of the example; a caller compares other numbers.
 
     Raises:
         ModelError: the graph has no loop over frames whose turns are equal.
@@ -213,7 +213,7 @@ class _Unrolled:
         return False
 
     def _is_initial(self, maker: onnx.NodeProto, model: onnx.NodeProto, row: Sequence[_Operand]) -> bool:
-        """Return True if a node computes from an initial state what a turn computes from the state."""
+        """Return True if a node computes the same from an initial state as a turn computes from the state."""
         return (
             maker.output[0] not in self.reads
             and maker.output[0] not in self.moved
@@ -255,7 +255,7 @@ class _Unrolled:
         return found
 
     def _begins(self, first: int, last: int) -> bool:
-        """Return True if all turns from one to another are equal; keep what the states are at first."""
+        """Return True if all turns from one to another are equal; keep the initial states."""
         chosen = self._aligned(first)
         if chosen is None:
             return False
@@ -291,7 +291,7 @@ class _Unrolled:
         return chosen if len(chosen) == len(model) else None
 
     def _is_at(self, node: onnx.NodeProto, at: int, chosen: Sequence[Any]) -> bool:
-        """Return True if a node reads what a node of the model reads from outside and from its turn."""
+        """Return True if a node and a node of the model have equal operands from outside and from the turn."""
         for name, each in zip(node.input, self.operands[at], strict=True):
             if each.step is not None or each.turns_before:
                 continue
@@ -312,7 +312,7 @@ class _Unrolled:
         chosen: Sequence[onnx.NodeProto],
         states: dict[tuple[Place, int], str],
     ) -> bool:
-        """Return True if an operand of a turn is what `operand` says."""
+        """Return True if `operand` describes an operand of a turn."""
         if operand.place is None:
             if operand.step is None:
                 return name == operand.outside and self._is_before(name, first, chosen)
@@ -640,7 +640,7 @@ def _parts(node: onnx.NodeProto) -> list[bytes]:
 
 
 def _number(node: onnx.NodeProto) -> np.ndarray | None:
-    """Return the numbers of a Constant, or None for others."""
+    """Return the numbers of a Constant; other nodes return None."""
     value = numpy_helper.to_array(node.attribute[0].t) if node.attribute[0].name == "value" else None
     return value if value is not None and value.dtype in (np.int64, np.int32, np.float32, np.float64) else None
 
@@ -676,7 +676,7 @@ def _read_by(node: onnx.NodeProto) -> list[str]:
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """Rename what a node and its subgraphs read, in place."""
+    """Rename the inputs of a node and of its subgraphs, in place."""
     for each in (node, *_below(node)):
         each.input[:] = [names.get(name, name) for name in each.input]
     return node

@@ -117,7 +117,7 @@ def _owner_of(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str] 
 
 
 def entry_of(module: torch.nn.Module, name: str) -> Any:
-    """Return a tensor that a part of a module keeps in a buffer or an attribute, or None for anything else."""
+    """Return a tensor that a part of a module keeps in a buffer or an attribute, or None."""
     found = _owner_of(module, name)
     return None if found is None else found[0][found[1]]
 

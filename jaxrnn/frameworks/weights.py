@@ -71,7 +71,7 @@ def lost_weights(proto: onnx.ModelProto, weights: Arrays) -> list[str]:
 
 
 def marked(weights: Arrays) -> dict[str, np.ndarray]:
-    """Return weights of about the same values, so that each has a value of its own."""
+    """Return weights of about the same values, so that all values differ."""
     rng, found = np.random.default_rng(0), {}
     for name, array in weights.items():
         changed = np.where(array == 0, 1e-3, array) * (1 + rng.uniform(0.01, 0.02, array.shape))
@@ -82,7 +82,7 @@ def marked(weights: Arrays) -> dict[str, np.ndarray]:
 def restored(proto: onnx.ModelProto, other: onnx.ModelProto, weights: Arrays, marks: Arrays) -> onnx.ModelProto:
     """Return a file in which the constants that are weights of a module have the names of the weights.
 
-    `other` is the file of the module with `marks` in place of these weights, which shows what the constants are: equal
+    `other` is the file of the module with `marks` in place of these weights, which identifies the constants: equal
     weights, such as zeros, and equal numbers of the code have different values there. A compiled layer, for example,
     reads its weights from a list, and the exporter writes the list as constants. All other constants must be equal in
     both files.

@@ -240,9 +240,9 @@ def with_copies(
     a tuple, list or dict. Without such an object, the result is the function itself.
 
     Args:
-        function: a function of Python, which stays as it is.
+        function: a function of Python, which stays unchanged.
         kinds: the classes.
-        copy: returns copies of all objects of a call, which share what the objects share.
+        copy: returns copies of all objects of a call, with the same sharing.
     """
     reached, objects = _leading_to(function, kinds)
     if not objects:

@@ -59,7 +59,7 @@ class Model:
             first state. None if a different program wrote the file.
         opsets: opset version by domain (``""`` is ONNX's default domain).
         corrected: descriptions of outputs that the file declares with other shapes than the nodes give.
-        opened: descriptions of the axes that ``load(path, dims={"x": {0: "time"}})`` opened, and of what was compared.
+        opened: descriptions of the axes that ``load(path, dims={"x": {0: "time"}})`` opened, and of the comparisons.
         proto: the content of the file.
     """
 

@@ -112,7 +112,7 @@ def how_to_open(model: Model) -> str:
 
 
 def check_time(model: Model, symbol: str) -> None:
-    """Refuse a dimension that nothing runs along, if a recurrence or window runs along a fixed axis."""
+    """Refuse a dimension without a recurrence or window, if a recurrence or window runs along a fixed axis."""
     lines = ""
     with contextlib.suppress(JaxrnnError):  # unknown: the trace of `stream` has the error
         trial = Opening(model.program, {}, static=model.static, along=symbol).tried({})

@@ -446,7 +446,7 @@ class CompiledProgram:
             yield from self._inside(part)
 
     def regions(self, recorded: Mapping[str, tuple[float, int]], call: float) -> list[Row]:
-        """Return the recorded instructions with their nodes, the longest time first, without loops around others."""
+        """Return the recorded instructions with their nodes, the longest time first, without enclosing loops."""
         regions = []
         for name, (seconds, executions) in recorded.items():
             item = self.instructions.get(name, Instruction(name, "", 0, (), None))

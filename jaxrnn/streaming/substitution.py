@@ -42,7 +42,7 @@ def _substitute(original: Callable[..., Any], ours: Callable[..., Any]) -> Calla
 
 
 def _of_vectors(ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of `jax.scipy.signal` in terms of ours; `method` says how to compute, and not what."""
+    """Return a function of `jax.scipy.signal` in terms of ours; `method` selects an algorithm, and not the result."""
 
     @functools.wraps(ours)
     def function(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Any:

@@ -1,8 +1,8 @@
-"""Frames that nothing reads: a rewriting of a program in which such frames need not be known.
+"""Unread frames: a rewriting of a program in which such frames need not be known.
 
-``jnp.roll(x, 1, 0)`` puts the last frame of a recording in front, and a stream does not know this frame before the end.
+``jnp.roll(x, 1, 0)`` puts the last frame of a recording first, and a stream does not know this frame before the end.
 In ``jnp.roll(x, 1, 0)[1:]``, ``jnp.roll(x, 1, 0).at[0].set(0)`` and ``jnp.where(i == 0, 0, jnp.roll(x, 1, 0))``, no
-output reads the frame. A backward pass finds how many first frames of each value nothing reads, and zeros take the
+output reads the frame. A backward pass counts the unread first frames of each value, and zeros take the
 place of the parts of a concatenation that lie among these frames. Values of positions and constants in the first frames
 decide which case a selection takes there.
 """
@@ -46,7 +46,7 @@ _RULES: Rules[Callable[..., Sequence[int]]] = Rules()
 
 
 def without_unread(jaxpr: Any, constants: Sequence[Any]) -> Any:
-    """Return the jaxpr with zeros for the parts of concatenations in front of streams that no output reads."""
+    """Return the jaxpr with zeros for the parts of concatenations before streams that no output reads."""
     depend = dependents(jaxpr.eqns, jaxpr.invars)
     counts = [
         end
@@ -74,7 +74,7 @@ def without_unread(jaxpr: Any, constants: Sequence[Any]) -> Any:
 
 
 def _ends_in_front(equation: JaxprEqn) -> list[int]:
-    """Return the frame after each operand of a concatenation that is in front of the first stream."""
+    """Return the frame after each operand of a concatenation before the first stream."""
     axis, ends = equation.params["dimension"], [0]
     for atom in equation.invars if symbolic_axes(out_shape(equation)) == [axis] else ():
         if is_symbolic(size := shape_of(atom)[axis]):
@@ -112,7 +112,7 @@ def _first_frames(jaxpr: Any, constants: Sequence[Any], count: int) -> Known:
 
 
 def _of_chosen(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-    """Return the operands of a selection with the case that all elements take in place of the others."""
+    """Return the operands of a selection with the case that all elements take in place of other cases."""
     which, *cases = operands
     taken = np.unique(which)
     return operands if len(taken) != 1 else [which, *[cases[int(taken[0])]] * len(cases)]
@@ -142,7 +142,7 @@ def _keeps_frames(equation: JaxprEqn) -> bool:
 def _follow(
     jaxpr: Any, results: Sequence[int], known: Known, changed: Callable[[JaxprEqn, int], JaxprEqn] | None = None
 ) -> list[int]:
-    """Return how many first frames of each input nothing reads, if nothing reads so many of the outputs.
+    """Return the numbers of unread first frames of the inputs, given those numbers for the outputs.
 
     `changed` replaces each equation, from the last to the first; the operands of the new equation count.
     """
@@ -162,7 +162,7 @@ def _follow(
 
 
 def _of_operands(equation: JaxprEqn, counts: Sequence[int], known: Known) -> Sequence[int]:
-    """Return how many first frames of each operand nothing reads."""
+    """Return the number of unread first frames of each operand."""
     if counts and min(counts) >= FAR and not equation.effects:
         return [FAR] * len(equation.invars)
     if entry_of(equation).kind in ("call", "checkpoint", "custom rule") and not equation.effects:

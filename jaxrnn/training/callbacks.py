@@ -201,7 +201,7 @@ def _write_numbers(writer: Any, record: Mapping[str, Any]) -> None:
 
 
 def _last_event(folder: Path) -> int:
-    """Return the last update of which TensorBoard's files in a folder have an event; 0 if there is none.
+    """Return the last update of which TensorBoard's files in a folder have an event; 0 without events.
 
     A record is its length, a checksum, an event and another checksum. A killed process leaves an incomplete last one.
     """

@@ -26,7 +26,7 @@ _OTHERS = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099, 1_0
 
 
 class SizeFormulas:
-    """Symbols for the opened and the other open dimensions, their numbers in the file, and formulas of them."""
+    """Symbols for the opened and the other open dimensions, their numbers in the file, and formulas."""
 
     def __init__(self, inputs: Sequence[ir.Value], opened: Openings):
         self.names: dict[str, str] = {}  # the symbol of each name in the file

@@ -371,7 +371,7 @@ class Places:
                 self._live.setdefault(str(size), size)
 
     def note(self, node: BoundNode, inputs: Sequence[Value], outputs: Sequence[Value], scope: Scope) -> None:
-        """Keep what an evaluated node says of sizes, numbers of frames, and the axis."""
+        """Keep the facts from an evaluated node: sizes, numbers of frames, and the axis."""
         traits, follows = node.operator.traits, self.sizes.follows
         shapes = [getattr(value, "shape", ()) for value in inputs]
         made = [getattr(value, "shape", ()) for value in outputs]
@@ -454,7 +454,7 @@ def _order(array: np.ndarray) -> str:
 
 
 def _walked_axes(node: BoundNode, inputs: Sequence[Value]) -> Iterator[Any]:
-    """Yield the sizes of the axes that a recurrence or loop goes along."""
+    """Yield the sizes of the axes of a recurrence or loop."""
     carries = node.operator.traits.carries
     if carries is not None and (carries.time_axis is not None or carries.hidden):
         yield inputs[0].shape[1 if node.attributes.get("layout") else carries.time_axis or 0]

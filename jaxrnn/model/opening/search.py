@@ -42,7 +42,7 @@ _TRIALS = 200
 
 
 class _ConflictError(Exception):
-    """The error for a node that no reading of its own operands fits."""
+    """The error for a node that no reading of the operands fits."""
 
     def __init__(self, node: BoundNode, cause: Exception):
         super().__init__(str(cause))
@@ -70,7 +70,7 @@ class Trial:
 
     Attributes:
         chosen: the readings of places.
-        finder: what is known of the sizes in this evaluation.
+        finder: the known sizes in this evaluation.
         places: the places of all evaluated nodes, in order.
         written: the operands with readings, by the first output of the node and the number of the operand.
         passed: the first outputs of the nodes that were evaluated.
@@ -144,7 +144,7 @@ class Opening:
         return trial
 
     def read(self) -> None:
-        """Evaluate the file as it is, and keep all sizes."""
+        """Evaluate the unchanged file, and keep all sizes."""
         failed = self._evaluated(self._record, None)
         if failed is not None:
             raise ModelError(
@@ -227,7 +227,7 @@ class Opening:
             known.add(key)
 
     def _check_said(self, trial: Trial) -> None:
-        """Refuse what the caller says of a constant that has no such place."""
+        """Refuse an answer about a constant without this place."""
         places = {(place.name, place.index) for place in trial.places.values()}
         for name, index in self.said.keys() - places:
             raise InputError(
@@ -239,7 +239,7 @@ class Opening:
         return (place.name, place.index) in self.said
 
     def _asked(self, place: BakedPlace, doubt: str) -> ModelError:
-        """Return the error that asks what a number is."""
+        """Return the error that asks about a number."""
 
         def line(said: Any) -> str:
             own = {**self.opened.get(place.name, {}), place.index: said}
@@ -326,7 +326,7 @@ class Opening:
         return None
 
     def _record(self, node: BoundNode, inputs: Sequence[Value], scope: Scope) -> tuple[Value, ...]:
-        """Evaluate a node of the file as it is, and keep its sizes."""
+        """Evaluate a node of the unchanged file, and keep its sizes."""
         outputs = call(node, inputs, scope)
         for key, value in zip(node.outputs, outputs, strict=False):
             self._before.setdefault(key, set()).add(self._facts(value))
@@ -366,7 +366,7 @@ class Opening:
         return outputs
 
     def _reading_of(self, place: BakedPlace, said: Any) -> str | None:
-        """Return the reading that the caller says."""
+        """Return the reading in the caller's answer."""
         if not isinstance(said, str):
             if not math.isclose(said, place.number, rel_tol=1e-5):
                 raise InputError(f"dims: {place.name!r} has {place.number:g} at {place.index}, not {said:g}")

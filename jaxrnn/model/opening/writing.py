@@ -315,7 +315,7 @@ def _check_equal(here: Mapping[str, np.ndarray], peer: Mapping[str, Any], what: 
 def _rows_compared(
     name: str, original: _Running, opened: _Running, opening: Opening, trial: Trial, own: Mapping[str, int]
 ) -> str:
-    """Compare the rows of a larger batch with batches of the file's size: each must be as if it were alone."""
+    """Compare the rows of a larger batch with batches of the file's size: each must equal the row in a batch of one."""
     sizes, symbol = opening.sizes, opening.sizes.names[name]
     numbers = {**own, symbol: own[symbol] * _ROWS}
     arrays = opened.draw(numbers)

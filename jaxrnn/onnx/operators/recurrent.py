@@ -244,7 +244,7 @@ _H, _C = {"h": (5, 1)}, {"c": (6, 2)}
 
 
 def _before_opset_7(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operator with the attribute `output_sequence`, which says again what the outputs of a node say."""
+    """Return an operator with the attribute `output_sequence`, which repeats the outputs of a node."""
 
     def layer(*inputs: Value, output_sequence: int = 0, **attributes: Any) -> list[Value]:
         del output_sequence
