@@ -441,7 +441,7 @@ def test_advice():
     """A file of a fixed length says which axis to open, by the name of the input."""
     model = jaxrnn.load(made(*RECURRENT))
     words = (
-        r"LSTM 'a' run along axis 0 of 'x', which the file fixes to 12: `jaxrnn.load.path, dims=.'x': .0: 'time'...`"
+        r"LSTM 'a' runs along axis 0 of 'x', which the file fixes to 12: `jaxrnn.load.path, dims=.'x': .0: 'time'...`"
     )
     check_refused(InputError, words, model.stream)
     check_refused(StateError, words, lambda: model.spec)

@@ -105,8 +105,9 @@ def how_to_open(model: Model) -> str:
         nodes = ", ".join(f"{operator} {node!r}" for node, operator in [*runs.items()][:2])
         more = f" and {len(runs) - 2} more" if len(runs) > 2 else ""
         line = f"`jaxrnn.load(path, dims={ {name: {axis: 'time'}} })`"
+        verb = "runs" if len(runs) == 1 else "run"
         lines.append(
-            f"{nodes}{more} run along axis {axis} of {name!r}, which the file fixes to {size}: {line} opens it"
+            f"{nodes}{more} {verb} along axis {axis} of {name!r}, which the file fixes to {size}: {line} opens it"
         )
     return "; ".join(lines)
 
