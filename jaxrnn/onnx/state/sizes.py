@@ -294,17 +294,47 @@ class Sizes:
         return taken | multiples
 
 
+def _equal_sizes(
+    of_class: Mapping[str, int], node: BoundNode, operands: Sequence[Any]
+) -> Iterable[tuple[int | str, int | str]]:
+    """Return pairs of sizes that a node needs to be equal."""
+    class_of = {number: name for name, number in of_class.items()}
+    rule = node.operator.traits.equal_sizes
+    return broadcast_sizes(shapes_of(operands)) if rule is None else rule(node.attributes, operands, class_of)
+
+
 def _unify_at(sizes: Sizes, of_class: Mapping[str, int], node: BoundNode, operands: Sequence[Any]) -> bool:
     """Unify the sizes that a node needs to be equal; return False if all are equal."""
     class_of = {number: name for name, number in of_class.items()}
     changed = False
-    rule = node.operator.traits.equal_sizes
-    pairs = broadcast_sizes(shapes_of(operands)) if rule is None else rule(node.attributes, operands, class_of)
-    for pair in pairs:
+    for pair in _equal_sizes(of_class, node, operands):
         first, second = (sizes.value[class_of[size]] if size in class_of else size for size in pair)
         if first != second and (isinstance(first, str) or isinstance(second, str)):
             changed |= sizes.unify(first, second)
     return changed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Total:
+    """A size that a node needs two classes of open dimensions to have together."""
+
+    parts: tuple[str, str]
+    size: int
+
+    def with_part(self, part: str, number: int) -> dict[str, int]:
+        """Return the numbers of both classes from the number of a class."""
+        return {name: number if name == part else self.size - number for name in self.parts}
+
+
+def _totals_at(of_class: Mapping[str, int], node: BoundNode, operands: Sequence[Any]) -> list[_Total]:
+    """Return the sums that a node may need: the numbers of two classes make a size that is no constant of the node."""
+    return [
+        _Total(pair, size)
+        for sizes in _equal_sizes(of_class, node, operands)
+        for number, size in (sizes, sizes[::-1])
+        for pair in itertools.combinations(of_class, 2)
+        if sum(map(of_class.__getitem__, pair)) == number and isinstance(size, int) and size not in of_class.values()
+    ]
 
 
 #: Sizes to try for open dimensions, in order; the first size is long enough for loops of several trips, and most block
@@ -332,6 +362,7 @@ class Probe:
         said: Sequence[tuple[str, str]],
     ):
         self._program, self._static = program, static
+        self._shapes = {info.name: info.shape for info in inputs}
         self.symbols = list(dict.fromkeys(s for info in inputs for s in info.shape or () if isinstance(s, str)))
         #: The sizes of bound inputs along open dimensions of the file.
         self._bound: dict[str, int] = {}
@@ -349,7 +380,7 @@ class Probe:
 
     def _fit(self, sources: Sequence[str], said: Sequence[tuple[str, str]]) -> tuple[dict[str, int], DataFlow]:
         """Solve the equations with distinct numbers, and follow the graph with small numbers."""
-        size = self._solve()
+        size = self._solve(said)
         self._tie(said)
         for of_class in ({name: _BATCH_SIZE if is_batch_name(name) else size for name in self.equations.classes}, {}):
             sizes = self.equations.numbers(dict.fromkeys(self.equations.classes, size) | of_class)
@@ -370,24 +401,52 @@ class Probe:
         """Follow the graph again, with the elements of further inputs."""
         self.flow = self._follow(self.sizes, sources)
 
-    def _solve(self) -> int:
+    def _solve(self, said: Sequence[tuple[str, str]]) -> int:
         """Solve the equations, and return a size that all dimensions can have together."""
-        if not self.symbols or self._solves(_SIZES[0], False):
+        if not self.symbols or self._solves(_SIZES[0], False, said):
             return _SIZES[0]
         # Windows and loops need some length, and some graphs a multiple.
         accepted = next((size for size in _SIZES if self._accepts(dict.fromkeys(self.symbols, size))), None)
         for size, spread in itertools.product(_SIZES[::2] if accepted is None else (accepted,), (False, True)):
-            if self._solves(size, spread):
+            if self._solves(size, spread, said):
                 return size
         return accepted or _SIZES[0]
 
-    def _solves(self, size: int, spread: bool) -> bool:
+    def _solves(self, size: int, spread: bool, said: Sequence[tuple[str, str]]) -> bool:
         """Unify the sizes that operators need to be equal, until the graph can be followed with distinct numbers.
 
         Return False if no equation helps a failing operator, or if the graph cannot be followed with other numbers.
+        If two sizes must have a sum, as those of data and state in front of a matrix, every pair of numbers fits.
+        The shape of the next value, which names say, then tells the size of the state.
         """
+        found = self._settles(size, spread, {})
+        if isinstance(found, bool):
+            return found
+        for total, (name, updated) in itertools.product(found, said):
+            before = self._shapes[name] or ()
+            axes = [axis for axis, each in enumerate(before) if each in total.parts]
+            if len(axes) != 1:
+                continue
+            part = str(before[axes[0]])
+            if self._settles(size, spread, total.with_part(part, 1)) is not True or self._solved is None:
+                continue
+            flow, class_of = self._solved
+            after = flow.outputs[updated].shape or ()
+            own = after[axes[0]] if len(after) == len(before) else 0
+            if own in class_of or not 0 < own < total.size:
+                continue
+            if self._settles(size, spread, total.with_part(part, own)) is True and self.are_equal(name, updated):
+                return True
+        self.equations, self._solved = self._unsolved(), None
+        return False
+
+    def _settles(self, size: int, spread: bool, given: Mapping[str, int]) -> bool | list[_Total]:
+        """Unify sizes, beside given numbers; return True if all fit, or the sums that a node may need, or False."""
         sizes, self._solved, of_class = self._unsolved(), None, dict[str, int]()
+        for name, number in given.items():
+            sizes.unify(name, number)
         self.equations = sizes
+        totals: list[_Total] = []
         for _ in range(len(sizes.value) + len(self._program.block.nodes) + 1):
             of_class = sizes.distinct(size, spread)
             try:
@@ -398,6 +457,7 @@ class Probe:
                 if self._is_hollow(sizes, of_class, error.emptied):
                     continue
                 if error.node is None or not _unify_at(sizes, of_class, error.node, error.operands):
+                    totals = _totals_at(of_class, error.node, error.operands) if error.node is not None else []
                     break
             except LimitError:
                 break
@@ -406,7 +466,7 @@ class Probe:
         if self._solved is not None and (again == sizes.numbers(of_class) or self._accepts(again)):
             return True
         self.equations, self._solved = self._unsolved(), None
-        return False
+        return totals or False
 
     def _is_hollow(self, sizes: Sizes, of_class: Mapping[str, int], emptied: str | None) -> bool:
         """Add a node that results in an empty axis also with much larger sizes; return True if it is added."""
