@@ -228,6 +228,12 @@ def test_counts_of_pairs():
     streamed = jaxrnn.stream(lambda x: counted(x, jnp.int32), x, axes=0)
     np.testing.assert_allclose(streamed.run(None, x), counted(x, jnp.int32), rtol=1e-4)
     check_refused(jaxrnn.StreamError, "for each pair", jaxrnn.stream, lambda x: counted(x, jnp.int8), x, axes=0)
+    # The divisor alone refuses them today, so the forms of the count itself are looked at.
+    (size,) = jax.export.symbolic_shape("S")
+    for kind, known in ((jnp.int32, True), (jnp.int8, False), (jnp.int16, False)):
+        count = lambda x, kind=kind: lax.cumsum(lax.pad(lax.full(x.shape, 1, kind), kind(0), [(1, -1, 0)]))  # noqa: E731
+        jaxpr = jax.jit(count).trace(jax.ShapeDtypeStruct((size,), np.float32)).jaxpr.jaxpr
+        assert (jaxpr.outvars[0] in rewriting.forms_of(jaxpr)) == known, kind
 
 
 def test_arrays_that_are_too_large_to_compare():
