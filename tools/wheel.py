@@ -1,7 +1,7 @@
 """A build of the source distribution and the wheel, and a test of the installed wheel: ``python -m tools.wheel``.
 
 The wheel is built from the source distribution and installed into a fresh environment outside of the checkout. The test
-runs the demo and the first program of the README, and writes a page about the file that the program exports.
+runs the demo and the programs of the README, and writes a page about a file that these export.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ def _use(wheel: Path, folder: Path) -> None:
     constraints = ROOT / "constraints.txt"
     _run(folder, binaries / "pip", "install", "-q", "--no-compile", "-c", constraints, f"{wheel}[{EXTRAS}]")
     _run(folder, binaries / "jaxrnn", "demo", "--out", "demo-out")
-    program = first_program((ROOT / "README.md").read_text(encoding="utf-8"))
+    program = programs((ROOT / "README.md").read_text(encoding="utf-8"))
     _run(folder, binaries / "python", "-c", program)
-    for name in ("demo-out/denoised.wav", "demo-out/spectrogram.png", "tuned.onnx", "streaming.onnx", "flush.onnx"):
+    written = "demo-out/denoised.wav demo-out/spectrogram.png live.onnx tuned.onnx streaming.onnx flush.onnx"
+    for name in written.split():
         if not (folder / name).stat().st_size:
             sys.exit(f"{name} is empty")
     _run(folder, binaries / "jaxrnn", "inspect", "streaming.onnx", "--html", "streaming.html")
 
 
-def first_program(page: str) -> str:
-    """Return the first block of Python on a page."""
-    found = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    if found is None:
+def programs(page: str) -> str:
+    """Return all blocks of Python on a page, as one program."""
+    found = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    if not found:
         raise ValueError("the page has no block of Python")
-    return found[1]
+    return "\n".join(found)
 
 
 def _run(folder: Path, *command: str | Path) -> None:
