@@ -28,6 +28,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from tiers import of_tiers
 
 from jaxrnn.onnx.operators import operator_table
+from tools import reference_page
 from tools.operators_page import entries, page, read_page
 from tools.trials import Evidence, try_operators
 
@@ -484,3 +485,8 @@ def test_a_page_is_read_as_it_is_written():
     assert read["", "TopK"][1] == ("no", "not `sort`, `top_k`")
     assert read["", "NonZero"][1] == ("-", "-")
     assert {key: entry for key, (entry, _) in read.items()} == entries()
+
+
+def test_table_of_public_names():
+    page = reference_page.PAGE.read_text(encoding="utf-8")
+    assert page == reference_page.with_table(page), "make it again: python -m tools.reference_page --write"

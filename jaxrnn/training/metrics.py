@@ -92,7 +92,6 @@ def si_sdr_improvement(
     return metric
 
 
-#: The named metrics, with all losses.
 METRICS: dict[str, Callable[..., Loss]] = {
     "accuracy": accuracy,
     "binary_accuracy": binary_accuracy,
@@ -100,3 +99,4 @@ METRICS: dict[str, Callable[..., Loss]] = {
     "si_sdr": si_sdr,
     "si_sdr_improvement": si_sdr_improvement,
 }
+"""The metrics by name, and all losses."""
