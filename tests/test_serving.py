@@ -1,0 +1,116 @@
+"""Live streams on Ray Serve: clients that come, go and send odd sizes, and a replica that is killed."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NEEDED = ("ray", "fastapi", "websockets")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+CLIENTS, TRIES = 60, 30
+
+
+async def client(address, sound, keeps, seed):
+    """Return the outputs, and the ranges of frames that were lost; connect again as long as it takes."""
+    import websockets
+
+    rng, lost, at, outputs = np.random.default_rng(seed), [], 0, np.full(len(sound), np.nan, np.float32)
+    for _ in range(TRIES):
+        try:
+            async with websockets.connect(f"{address}?next={at}") as socket:
+                hello = json.loads(await socket.recv())
+                if at > hello["from"]:
+                    assert hello["lost"] == at - hello["from"]
+                    if keeps:
+                        at = hello["from"]
+                    else:
+                        lost.append((hello["from"], at))
+
+                async def send():
+                    nonlocal at
+                    while at < len(sound):
+                        block = sound[at : at + int(rng.integers(1, 700))]
+                        await socket.send(block.tobytes())
+                        at += len(block)
+                        await asyncio.sleep(0.03)
+                    await socket.send("end")
+
+                sending = asyncio.create_task(send())
+                try:
+                    async for message in socket:
+                        if isinstance(message, bytes):
+                            first, block = int(np.frombuffer(message[:8], "<i8")[0]), np.frombuffer(message[8:], "f4")
+                            outputs[first : first + len(block)] = block
+                        elif "end" in json.loads(message):
+                            return outputs, lost
+                finally:
+                    sending.cancel()
+        except (websockets.exceptions.WebSocketException, OSError):
+            await asyncio.sleep(0.3)
+    raise AssertionError(f"{address} was not served to the end")
+
+
+async def clients_of(port, sounds):
+    """Run all clients, and kill a replica after some seconds."""
+    tasks = [
+        asyncio.create_task(client(f"ws://127.0.0.1:{port}/client-{index}", sound, index % 2 == 0, index))
+        for index, sound in enumerate(sounds)
+    ]
+    await asyncio.sleep(3)
+    listed = subprocess.run(["pgrep", "-f", "ray::ServeReplica:default:Streams"], capture_output=True, text=True)
+    replicas = list(map(int, listed.stdout.split()))
+    assert len(replicas) == 2
+    os.kill(replicas[0], signal.SIGKILL)
+    return await asyncio.gather(*tasks)
+
+
+def serve_and_check(folder):
+    """Serve with two replicas, and compare what clients get with the offline outputs."""
+    import ray
+    from ray import serve
+
+    from examples import serve_streams
+
+    ray.init(num_cpus=4, include_dashboard=False)
+    rng = np.random.default_rng(0)
+    sounds = [rng.normal(size=rng.integers(3_000, 60_000)).astype(np.float32) / 10 for _ in range(CLIENTS)]
+    try:
+        streams = serve_streams.Streams.options(num_replicas=2, max_ongoing_requests=CLIENTS)
+        serve.start(http_options={"port": 8123})
+        serve.run(streams.bind(folder, CLIENTS, 0.5))
+        found = asyncio.run(clients_of(8123, sounds))
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+    streamed, params = serve_streams.denoiser()
+    for index, (sound, (outputs, lost)) in enumerate(zip(sounds, found, strict=True)):
+        assert not lost or index % 2, "a client that keeps its frames loses nothing"
+        exists = np.ones(len(sound), bool)
+        for start, end in lost:
+            exists[start:end] = False
+        whole = np.asarray(streamed.run(params, {"samples": sound[exists]})["audio"])
+        np.testing.assert_allclose(outputs[: len(whole)], whole, atol=1e-5)
+    assert any(lost for _, lost in found), "the killed replica served nobody"
+    assert not [*Path(folder).glob("*.npz")], "a stream that has ended leaves no state"
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}: pip install 'ray[serve]' websockets")
+def test_streams_outlive_a_replica(tmp_path):
+    """In a process of its own, because Ray's threads and warnings stay."""
+    command = [sys.executable, "-W", "ignore", __file__, str(tmp_path / "states")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+if __name__ == "__main__":
+    serve_and_check(sys.argv[1])
