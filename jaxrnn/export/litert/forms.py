@@ -20,6 +20,7 @@ from jax.extend.core import JaxprEqn
 
 from jaxrnn.export.small import PAIRS, SMALL
 from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
+from jaxrnn.export.small.convolutions import without_zeros
 from jaxrnn.export.small.functions import is_known, rounded_away
 from jaxrnn.export.translator import Rule, Translator, of_arrays
 from jaxrnn.export.writer import Made
@@ -196,14 +197,13 @@ def _arranged(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
 
 @RULES.add("conv_general_dilated")
 def _convolution(forms: Forms, equation: JaxprEqn, x: Any, kernel: Any) -> Any:
-    """Convolutions of dilated inputs: the zeros between frames are written."""
-    params, numbers = equation.params, equation.params["dimension_numbers"]
-    for axis, spacing in zip(numbers.lhs_spec[2:], params["lhs_dilation"], strict=True):
-        x = _spread(x, axis, spacing)
+    """Convolutions of dilated inputs, or of few frames with much padding: products, shifted and summed."""
+    if (program := without_zeros(equation, transposes=False)) is not None:
+        return forms.evaluate(program, [x, kernel])[0]
+    numbers = equation.params["dimension_numbers"]
 
     def convolve(x: Any, kernel: Any) -> Any:
-        changed = {"lhs_dilation": (1,) * len(params["lhs_dilation"]), "preferred_element_type": None}
-        return bind(equation, [jnp.asarray(x), jnp.asarray(kernel)], **changed)[0]
+        return bind(equation, [jnp.asarray(x), jnp.asarray(kernel)], preferred_element_type=None)[0]
 
     taps = math.prod(kernel.shape[axis] for axis in numbers.rhs_spec[2:])
     left, right = (x, numbers.lhs_spec[1]), (kernel, numbers.rhs_spec[1])
@@ -211,17 +211,6 @@ def _convolution(forms: Forms, equation: JaxprEqn, x: Any, kernel: Any) -> Any:
         forms.refuse("LiteRT has no convolution of integers in groups: compute it in float32")
     with forms.scope(x, kernel):
         return _in_floats(forms, equation, left, right, taps, convolve)
-
-
-def _spread(x: Any, axis: int, spacing: int) -> Any:
-    """Insert zeros between elements along an axis."""
-    count = x.shape[axis]
-    if spacing == 1 or count < 2:
-        return x
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    pads = [(0, spacing - 1 if each == axis + 1 else 0) for each in range(x.ndim + 1)]
-    spread = jnp.pad(x.reshape(*before, count, 1, *after), pads).reshape(*before, count * spacing, *after)
-    return lax.slice_in_dim(spread, 0, (count - 1) * spacing + 1, axis=axis)
 
 
 #: Float32 represents all integers up to this number.
