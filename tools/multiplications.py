@@ -191,7 +191,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 #: Fixed inputs, and the sizes of open dimensions of steps; all other open dimensions have the size 1.
 STATIC = {"silero_vad": {"sr": 16000}}
-SIZES = {"silero_vad": {"input_dim_1": 576}, "silero_vad_16k_op15": {"sequence": 576}, "step_attend": {"S": 20}}
+SIZES = {
+    "silero_vad": {"input_dim_1": 576},
+    "silero_vad_16k_op15": {"sequence": 576},
+    **dict.fromkeys(("step_attend_dynamo", "step_attend_script"), {"S": 20}),
+}
 
 
 @dataclass
@@ -209,14 +213,15 @@ def opened(folder: Path, name: str) -> tuple[Any, Any, jaxrnn.Model, dict[str, i
     The stepper is the model if its state is external, and else its stream over time.
     """
     short = name.rpartition("/")[2]
-    static = next((each for start, each in STATIC.items() if short == start), None)
-    model = jaxrnn.load(folder / f"{name}.onnx", static=static)
+    model = jaxrnn.load(folder / f"{name}.onnx", static=STATIC.get(short))
     symbols = [size for info in model.inputs for size in info.shape or () if isinstance(size, str)]
     if model.state and {each.kind for each in model.state} == {"external"}:
-        sizes = next((each for start, each in SIZES.items() if short.startswith(start)), {})
-        return model, model.params, model, {**dict.fromkeys(symbols, 1), **sizes}
+        return model, model.params, model, {**dict.fromkeys(symbols, 1), **SIZES.get(short, {})}
     options = dict(OPTIONS.get(name, {}))
-    symbol = options.pop("symbol", [size for size in model.inputs[0].shape or () if isinstance(size, str)][-1])
+    opens = [size for size in model.inputs[0].shape or () if isinstance(size, str)]
+    if not opens:
+        raise jaxrnn.InputError(f"{name} has no open axis, and forgets its state")
+    symbol = options.pop("symbol", opens[-1])
     return model.stream(symbol, **options), model.params, model, {}
 
 

@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from jaxrnn._jax.varying import while_loop
+from jaxrnn._jax.versions import Scan
 from jaxrnn.export.small import PAIRS, SMALL
 from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
 from jaxrnn.export.small.convolutions import without_zeros
@@ -27,9 +29,13 @@ from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, free_axes, type_of, walk
 from jaxrnn.jaxprs.own import computed
 from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.streaming.diagnostics import scope_of
 
-#: Loops are unrolled up to this number of trips, and up to this number of equations.
-TRIPS, EQUATIONS = 256, 20_000
+#: The bytes of an operation in a file. Loops are unrolled up to `_FEW` bytes, and then as long as the operations take
+#: less space than the rest of the file.
+_OPERATION, _FEW = 200, 2**15
+#: A part of the names of functions that are bodies of loops. The converter must not inline these functions.
+LOOP = "jaxrnn_loop"
 
 #: Rules ``(forms, equation, *operands)`` of equations on real numbers, and of equations with complex numbers.
 RULES: Rules[Rule] = Rules(SMALL)
@@ -69,10 +75,20 @@ class Forms(Translator):
 
     engine, rules, of_complex = "LiteRT", RULES, COMPLEX
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "program") -> None:
         super().__init__(Made())
+        #: A name for the functions of this program, which share a file with those of other programs.
+        self.label = label
         #: True inside of an operator on integers of 8 bits.
         self.in_bytes = False
+        #: The bytes that unrolled loops may still take in the file.
+        self.room = _FEW
+
+    def whole(self, closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+        """Evaluate a whole program."""
+        known = sum(each.nbytes for each in (*operands, *closed.consts) if isinstance(each, np.ndarray))
+        self.room = max(_FEW, known + _OPERATION * sum(1 for _ in walk(closed.jaxpr)))
+        return super().whole(closed, operands)
 
     def placeholder(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         """Return zeros that count as unknown."""
@@ -148,15 +164,52 @@ def _branch(forms: Forms, equation: JaxprEqn, which: Any, *operands: Any) -> lis
 
 @RULES.add("scan")
 def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """``While`` with a body in the graph: the loop is unrolled."""
-    length, body = equation.params["length"], equation.params["jaxpr"]
-    size = length * sum(1 for _ in walk(body.jaxpr))
-    if length > TRIPS or size > EQUATIONS:
-        forms.refuse(
-            f"the loop would be unrolled to {length:,} trips and {size:,} operations, and the limits are {TRIPS:,} and "
-            f"{EQUATIONS:,}: choose a smaller pulse"
-        )
+    """``While`` with a body in the graph: the loop is unrolled if the file has room, or the body is a function."""
+    length = equation.params["length"]
+    size = _OPERATION * length * sum(1 for _ in walk(equation.params["jaxpr"].jaxpr))
+    if length > 1 and size > forms.room:
+        return _outlined(forms, equation, operands)
+    forms.room -= size
     return unrolled(forms, equation, *operands)
+
+
+def _outlined(forms: Forms, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+    """Evaluate a scan as ``While``. Functions in files read only their operands, so the carry has all computed values."""
+    params, length = equation.params, equation.params["length"]
+    fixed, initial, xs = Scan.of(equation).split(operands)
+    given, count = [*fixed, *xs], len(initial)
+    ys = [jnp.zeros(each.aval.shape, each.aval.dtype) for each in equation.outvars[count:]]
+    computed = {place: each for place, each in enumerate(given) if not isinstance(each, np.ndarray)}
+    is_layer = any(each.primitive.name == "recurrent_layer" for each in forms.path)
+    scope = "/".join([scope_of(forms.path), *([LAYER] if is_layer else [])])  # a function has no scope of its caller
+
+    def body(trip: Any, computed: Any, carry: Any, ys: Any) -> Any:
+        values = [computed.get(place, each) for place, each in enumerate(given)]
+        at = length - 1 - trip if params["reverse"] else trip
+        frames = [
+            lax.dynamic_index_in_dim(jnp.asarray(x), at, keepdims=False, allow_negative_indices=False)
+            for x in values[len(fixed) :]
+        ]
+        with jax.named_scope(scope):
+            results = forms.evaluate(params["jaxpr"], [*values[: len(fixed)], *carry, *frames])
+        results = list(map(jnp.asarray, results))
+        ys = [
+            lax.dynamic_update_index_in_dim(y, each, at, 0, allow_negative_indices=False)
+            for y, each in zip(ys, results[count:], strict=True)
+        ]
+        return trip + 1, computed, results[:count], ys
+
+    def condition(trip: Any, *_: Any) -> Any:
+        return trip < length
+
+    def outlined(function: Any) -> Any:
+        function.__name__ = f"{forms.label}_{LOOP}_{function.__name__}"
+        function = jax.jit(function)
+        return lambda carry: function(*carry)
+
+    start = np.int32(0), computed, list(map(jnp.asarray, initial)), ys
+    _, _, carry, ys = while_loop(outlined(condition), outlined(body), start)
+    return [*carry, *ys]
 
 
 @RULES.add("while")

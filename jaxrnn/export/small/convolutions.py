@@ -116,6 +116,10 @@ def _convolved(equation: JaxprEqn, met: Sequence[_Met], x: Any, kernel: Any) -> 
     """Convolve with the taps of the axes that scatter as channels, and sum at overlaps."""
     params, numbers = equation.params, equation.params["dimension_numbers"]
     dtype, groups = np.dtype(type_of(equation.outvars[0])), params["feature_group_count"]
+    # Sums of several products of low precision are rounded once, at the end.
+    narrow = dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
+    wide = np.dtype(np.float32) if narrow else dtype
+    x, kernel = (each.astype(wide) if narrow else each for each in (x, kernel))
     x, kernel = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
     if params["batch_group_count"] > 1:  # groups of the batch become groups of channels
         groups = params["batch_group_count"]
@@ -129,9 +133,6 @@ def _convolved(equation: JaxprEqn, met: Sequence[_Met], x: Any, kernel: Any) -> 
     own = [axis for axis in range(len(met)) if axis not in moved]
     kernel = lax.rev(kernel, [2 + axis for axis in moved])
     kernel = jnp.transpose(kernel, [0, *(2 + axis for axis in moved), 1, *(2 + axis for axis in own)])
-    # Sums of several products of low precision are rounded once, at the end.
-    narrow = dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
-    wide = np.dtype(np.float32) if narrow else dtype
     rest = [met[axis].windows for axis in own]
     if groups == 1 and moved and all(each.taps == each.stride == 1 and not (each.low or each.high) for each in rest):
         y = _product(x, kernel.reshape(-1, channels), params["precision"], wide)
@@ -156,8 +157,8 @@ def _convolved(equation: JaxprEqn, met: Sequence[_Met], x: Any, kernel: Any) -> 
         (each.places.start, end - each.places[-1] - 1, each.places.step - 1)
         for each, end in zip(met, ends, strict=True)
     ]
-    y = lax.pad(y.astype(dtype), np.zeros((), dtype), [(0, 0, 0), (0, 0, 0), *config])
-    return jnp.transpose(y, [numbers.out_spec.index(axis) for axis in range(y.ndim)])
+    y = lax.pad(y, np.zeros((), wide), [(0, 0, 0), (0, 0, 0), *config])
+    return jnp.transpose(y, [numbers.out_spec.index(axis) for axis in range(y.ndim)]).astype(dtype)
 
 
 def _taken(x: Any, places: range, axis: int) -> Any:
