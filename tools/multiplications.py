@@ -194,7 +194,8 @@ STATIC = {"silero_vad": {"sr": 16000}}
 SIZES = {
     "silero_vad": {"input_dim_1": 576},
     "silero_vad_16k_op15": {"sequence": 576},
-    **dict.fromkeys(("step_attend_dynamo", "step_attend_script"), {"S": 20}),
+    "step_attend_dynamo": {"S": 20},
+    "step_attend_script": {"S": 20},
 }
 
 

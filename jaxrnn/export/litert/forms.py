@@ -174,7 +174,7 @@ def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
 
 
 def _outlined(forms: Forms, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a scan as ``While``. Functions in files read only their operands, so the carry has all computed values."""
+    """Evaluate a scan as ``While``. A function in a file reads its operands only, so all computed values are carried."""
     params, length = equation.params, equation.params["length"]
     fixed, initial, xs = Scan.of(equation).split(operands)
     given, count = [*fixed, *xs], len(initial)
