@@ -333,20 +333,23 @@ def overlap_add(parts: jax.Array, windows: Windows, taps: int, axis: int) -> jax
     before, after = parts.shape[: axis - 1], parts.shape[axis + 1 :]
     parts = parts.reshape(math.prod(before), windows.taps, windows.size, math.prod(after))
     extent, spacing, dilation = windows.extent, windows.spacing, windows.dilation
-    if windows.size == 1:
-        sums = _padded(parts, {1: (0, 0, dilation - 1)})
+    # An element meets the last tap first, and earlier taps `dilation` places apart.
+    blocks = extent // spacing + 1
+    if windows.size <= blocks:
+        rows = [lax.index_in_dim(parts, index, 2, keepdims=False) for index in range(windows.size)]
+        ends = [(index * spacing, (windows.size - 1 - index) * spacing) for index in range(windows.size)]
+        sums = functools.reduce(
+            jnp.add, [_padded(row, {1: (*end, dilation - 1)}) for row, end in zip(rows, ends, strict=True)]
+        )
     else:
-        # An element meets the last tap first, and earlier taps `dilation` places apart. Each element has a block of
-        # places: contributions in later blocks are added to the contributions of later elements.
-        blocks = extent // spacing + 1
+        # Each element has a block of places: contributions in later blocks are added to those of later elements.
         terms = []
         for block in sorted({tap * dilation // spacing for tap in range(windows.taps)}):
             first, end = -(-block * spacing // dilation), min(-(-(block + 1) * spacing // dilation), windows.taps)
             taken = lax.slice_in_dim(parts, first, end, axis=1)
             low, span = first * dilation - block * spacing, (end - first - 1) * dilation + 1
-            terms.append(
-                _padded(taken, {1: (low, spacing - low - span, dilation - 1), 2: (block, blocks - 1 - block, 0)})
-            )
+            widths = {1: (low, spacing - low - span, dilation - 1), 2: (block, blocks - 1 - block, 0)}
+            terms.append(_padded(taken, widths))
         sums = jnp.swapaxes(functools.reduce(jnp.add, terms), 1, 2)
     # The first of the sums is at the place where the first element meets the last tap.
     sums = sums.reshape(sums.shape[0], -1, sums.shape[-1])

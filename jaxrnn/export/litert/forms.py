@@ -18,10 +18,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from jaxrnn._jax.varying import while_loop
-from jaxrnn._jax.versions import Scan
 from jaxrnn.export.small import PAIRS, SMALL
-from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
+from jaxrnn.export.small.control import chosen_branch, layer_in_steps, outlined, unrolled
 from jaxrnn.export.small.convolutions import without_zeros
 from jaxrnn.export.small.functions import is_known, rounded_away
 from jaxrnn.export.translator import Rule, Translator, of_arrays
@@ -168,48 +166,10 @@ def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     length = equation.params["length"]
     size = _OPERATION * length * sum(1 for _ in walk(equation.params["jaxpr"].jaxpr))
     if length > 1 and size > forms.room:
-        return _outlined(forms, equation, operands)
+        scope = [LAYER] if any(each.primitive.name == "recurrent_layer" for each in forms.path) else []
+        return outlined(forms, equation, operands, f"{forms.label}_{LOOP}", "/".join([scope_of(forms.path), *scope]))
     forms.room -= size
     return unrolled(forms, equation, *operands)
-
-
-def _outlined(forms: Forms, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a scan as ``While``. A function in a file reads its operands only, so all computed values are carried."""
-    params, length = equation.params, equation.params["length"]
-    fixed, initial, xs = Scan.of(equation).split(operands)
-    given, count = [*fixed, *xs], len(initial)
-    ys = [jnp.zeros(each.aval.shape, each.aval.dtype) for each in equation.outvars[count:]]
-    computed = {place: each for place, each in enumerate(given) if not isinstance(each, np.ndarray)}
-    is_layer = any(each.primitive.name == "recurrent_layer" for each in forms.path)
-    scope = "/".join([scope_of(forms.path), *([LAYER] if is_layer else [])])  # a function has no scope of its caller
-
-    def body(trip: Any, computed: Any, carry: Any, ys: Any) -> Any:
-        values = [computed.get(place, each) for place, each in enumerate(given)]
-        at = length - 1 - trip if params["reverse"] else trip
-        frames = [
-            lax.dynamic_index_in_dim(jnp.asarray(x), at, keepdims=False, allow_negative_indices=False)
-            for x in values[len(fixed) :]
-        ]
-        with jax.named_scope(scope):
-            results = forms.evaluate(params["jaxpr"], [*values[: len(fixed)], *carry, *frames])
-        results = list(map(jnp.asarray, results))
-        ys = [
-            lax.dynamic_update_index_in_dim(y, each, at, 0, allow_negative_indices=False)
-            for y, each in zip(ys, results[count:], strict=True)
-        ]
-        return trip + 1, computed, results[:count], ys
-
-    def condition(trip: Any, *_: Any) -> Any:
-        return trip < length
-
-    def outlined(function: Any) -> Any:
-        function.__name__ = f"{forms.label}_{LOOP}_{function.__name__}"
-        function = jax.jit(function)
-        return lambda carry: function(*carry)
-
-    start = np.int32(0), computed, list(map(jnp.asarray, initial)), ys
-    _, _, carry, ys = while_loop(outlined(condition), outlined(body), start)
-    return [*carry, *ys]
 
 
 @RULES.add("while")
