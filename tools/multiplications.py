@@ -9,6 +9,7 @@ Products of single elements are not counted.
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,12 +35,12 @@ from jaxrnn.verification.litert import Signature, package
 # -- of a program
 
 
-def of_program(jaxpr: Any) -> int:
-    """Return the multiplications by numbers that are not zeros of padding."""
-    return sum(map(_of_equation, needed(jaxpr.eqns, jaxpr.outvars, effects=True)))
+def of_program(jaxpr: Any, *, zeros: bool = False) -> int:
+    """Return the multiplications of a program, by default without those by zeros of padding and dilated operands."""
+    return sum(_of_equation(each, zeros) for each in needed(jaxpr.eqns, jaxpr.outvars, effects=True))
 
 
-def _of_equation(equation: JaxprEqn) -> int:
+def _of_equation(equation: JaxprEqn, zeros: bool) -> int:
     name, params = equation.primitive.name, equation.params
     shapes = [shape_of(each) for each in equation.invars]
     if name == "dot_general":
@@ -53,7 +54,8 @@ def _of_equation(equation: JaxprEqn) -> int:
         batch, _, *sizes = (shapes[0][axis] for axis in numbers.lhs_spec)
         out, channels, *taps = (shapes[1][axis] for axis in numbers.rhs_spec)
         distances = (params[each] for each in ("window_strides", "padding", "lhs_dilation", "rhs_dilation"))
-        met = math.prod(map(_met, windows_of(sizes, taps, *distances)))
+        windows = windows_of(sizes, taps, *distances)
+        met = math.prod(each.count * each.taps if zeros else _met(each) for each in windows)
         return batch // params["batch_group_count"] * out * channels * met
     if name == "recurrent_layer":
         x, _, weights, _ = jax.tree.unflatten(params["structure"], shapes)
@@ -62,8 +64,8 @@ def _of_equation(equation: JaxprEqn) -> int:
         return _of_transform(params["fft_type"].name, params["fft_lengths"], shape_of(equation.outvars[0]))
     if name == "onnx_operator":
         structs = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in equation.invars]
-        return of_program(trace(lambda *arrays: computed(*arrays, **params), *structs)[0].jaxpr)
-    inner = [of_program(getattr(each, "jaxpr", each)) for each in inner_jaxprs(equation)]
+        return of_program(trace(lambda *arrays: computed(*arrays, **params), *structs)[0].jaxpr, zeros=zeros)
+    inner = [of_program(getattr(each, "jaxpr", each), zeros=zeros) for each in inner_jaxprs(equation)]
     if name == "cond":
         return max(inner)
     if name == "while" and any(inner):
@@ -86,9 +88,9 @@ def _of_transform(kind: str, lengths: Sequence[int], shape: Sequence[int]) -> in
 # -- of files
 
 
-def of_onnx(path: Path) -> int:
-    """Return the multiplications of a call of an ONNX file whose sizes are known."""
-    return _of_graph(ir.load(path).graph)
+def of_onnx(model: ir.Model) -> int:
+    """Return the multiplications of a call of an ONNX model whose sizes are known."""
+    return _of_graph(model.graph)
 
 
 def _of_graph(graph: Any) -> int:
@@ -189,6 +191,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "speech/tworates_dynamo": {"symbol": "U"},
     "speech/tworates_script": {"symbol": "U", "dims": {"T": "4*U"}},
 }
+#: Files that neither stream without a change of the model nor are a step.
+UNSTREAMED = re.compile(r"ocr|bidir|bilstm|backwards|causal_(dynamo|script)$|attention|one_frame")
 #: Fixed inputs, and the sizes of open dimensions of steps; all other open dimensions have the size 1.
 STATIC = {"silero_vad": {"sr": 16000}}
 SIZES = {
@@ -216,7 +220,7 @@ def opened(folder: Path, name: str) -> tuple[Any, Any, jaxrnn.Model, dict[str, i
     short = name.rpartition("/")[2]
     model = jaxrnn.load(folder / f"{name}.onnx", static=STATIC.get(short))
     symbols = [size for info in model.inputs for size in info.shape or () if isinstance(size, str)]
-    if model.state and {each.kind for each in model.state} == {"external"}:
+    if name not in OPTIONS and model.state and {each.kind for each in model.state} == {"external"}:
         return model, model.params, model, {**dict.fromkeys(symbols, 1), **SIZES.get(short, {})}
     options = dict(OPTIONS.get(name, {}))
     opens = [size for size in model.inputs[0].shape or () if isinstance(size, str)]
@@ -270,7 +274,7 @@ def counted(folder: Path, name: str, to: Path, engines: Sequence[str]) -> Counts
             if engine == "ONNX":
                 step = {"step": True} if stepper is model else {}
                 path = jaxrnn.export_onnx(stepper, params, to / "step.onnx", **step, **dims).step.path
-                found.files[engine] = of_onnx(path)
+                found.files[engine] = of_onnx(ir.load(path))
             else:
                 path = export_litert(stepper, params, to / "step.tflite", flush=False, **dims).step.path
                 found.files[engine] = of_litert(Signature(path, "step"))

@@ -71,10 +71,9 @@ class _Met:
         """Return True if each element times all taps is less than each window times all taps, or the only way."""
         return self.windows.spacing > 1 or self.windows.size < self.windows.count
 
-    @property
-    def cost(self) -> int:
-        """Return the multiplications along the axis."""
-        return self.windows.taps * (self.windows.size if self.scatters else self.windows.count)
+    def cost(self, by_element: bool) -> int:
+        """Return the multiplications along the axis: of each element, or of each window, with all taps."""
+        return self.windows.taps * (self.windows.size if by_element else self.windows.count)
 
 
 def _range_of(numbers: np.ndarray) -> range:
@@ -88,8 +87,8 @@ def without_zeros(equation: JaxprEqn, *, transposes: bool) -> ClosedJaxpr | None
     """Return a convolution as a program that multiplies fewer zeros, or None if the convolution multiplies few.
 
     Args:
-        equation: a ``conv_general_dilated``. The program has convolutions of undilated operands, with one group of
-            batches and at least one spatial axis.
+        equation: a ``conv_general_dilated``. The program has convolutions with one group of batches and at least
+            one spatial axis, and unless ``transposes`` of undilated operands.
         transposes: True if the engine has transposed convolutions, which multiply no zeros between elements.
     """
     params, numbers = equation.params, equation.params["dimension_numbers"]
@@ -105,21 +104,25 @@ def without_zeros(equation: JaxprEqn, *, transposes: bool) -> ClosedJaxpr | None
     if is_empty or any(each is None for each in axes):
         return trace(lambda x, kernel: jnp.zeros(shape, type_of(equation.outvars[0])), *structs)[0]
     met = [each for each in axes if each is not None]
-    is_product = any(each.scatters for each in met) and all(each.windows.size == 1 for each in met)
+    moved = [axis for axis, each in enumerate(met) if each.scatters]
+    is_product = bool(moved) and all(each.windows.size == 1 for each in met)
+    if transposes and spaced and not is_product:
+        moved = []  # one operator, of fewer taps
+    by_element = [spaced if not moved else axis in moved for axis in range(len(met))]
+    best = math.prod(each.cost(side) for each, side in zip(met, by_element, strict=True))
     own = math.prod((each.size if spaced else each.count) * each.taps for each in given)
-    if kept and not is_product and own <= _WASTE * math.prod(each.cost for each in met):
+    if kept and not is_product and own <= _WASTE * best:
         return None
-    return trace(lambda x, kernel: _convolved(equation, met, x, kernel), *structs)[0]
+    return trace(lambda x, kernel: _convolved(equation, met, moved, x, kernel), *structs)[0]
 
 
-def _convolved(equation: JaxprEqn, met: Sequence[_Met], x: Any, kernel: Any) -> Any:
-    """Convolve with the taps of the axes that scatter as channels, and sum at overlaps."""
+def _convolved(equation: JaxprEqn, met: Sequence[_Met], moved: Sequence[int], x: Any, kernel: Any) -> Any:
+    """Convolve with the taps of some axes as channels, and sum at overlaps."""
     params, numbers = equation.params, equation.params["dimension_numbers"]
     dtype, groups = np.dtype(type_of(equation.outvars[0])), params["feature_group_count"]
     # Sums of several products of low precision are rounded once, at the end.
-    narrow = dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
-    wide = np.dtype(np.float32) if narrow else dtype
-    x, kernel = (each.astype(wide) if narrow else each for each in (x, kernel))
+    x, kernel = (each.astype(_wide(each.dtype)) for each in (x, kernel))
+    wide = _wide(dtype)
     x, kernel = jnp.transpose(x, numbers.lhs_spec), jnp.transpose(kernel, numbers.rhs_spec)
     if params["batch_group_count"] > 1:  # groups of the batch become groups of channels
         groups = params["batch_group_count"]
@@ -129,7 +132,6 @@ def _convolved(equation: JaxprEqn, met: Sequence[_Met], x: Any, kernel: Any) -> 
         x, kernel = _taken(x, each.elements, axis), _taken(kernel, each.taps, axis)
     out, channels, *taps = kernel.shape
     # The last tap meets an element first.
-    moved = [axis for axis, each in enumerate(met) if each.scatters]
     own = [axis for axis in range(len(met)) if axis not in moved]
     kernel = lax.rev(kernel, [2 + axis for axis in moved])
     kernel = jnp.transpose(kernel, [0, *(2 + axis for axis in moved), 1, *(2 + axis for axis in own)])
@@ -143,12 +145,13 @@ def _convolved(equation: JaxprEqn, met: Sequence[_Met], x: Any, kernel: Any) -> 
             kernel.reshape(-1, channels, *(1 if each is None else each.taps for each in windows)),
             [1 if each is None else each.stride for each in windows],
             [(0, 0) if each is None else (each.low, each.high) for each in windows],
+            lhs_dilation=[1 if each is None else each.spacing for each in windows],
             rhs_dilation=[1 if each is None else each.dilation for each in windows],
             feature_group_count=groups,
             precision=params["precision"],
             preferred_element_type=wide,
         )
-    places = [each.windows.size if each.scatters else each.windows.count for each in met]
+    places = [each.windows.size if axis in moved else each.windows.count for axis, each in enumerate(met)]
     y = y.reshape(x.shape[0], out, *(taps[axis] for axis in moved), *places)
     for index, axis in enumerate(moved):
         y = overlap_add(y, met[axis].windows, 2, 2 + len(moved) - index + axis)
@@ -159,6 +162,11 @@ def _convolved(equation: JaxprEqn, met: Sequence[_Met], x: Any, kernel: Any) -> 
     ]
     y = lax.pad(y, np.zeros((), wide), [(0, 0, 0), (0, 0, 0), *config])
     return jnp.transpose(y, [numbers.out_spec.index(axis) for axis in range(y.ndim)]).astype(dtype)
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    narrow = dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
+    return np.dtype(np.float32) if narrow else dtype
 
 
 def _taken(x: Any, places: range, axis: int) -> Any:
