@@ -22,10 +22,10 @@ from test_stream_random import CHANNELS, chain, convolution, other_length, same_
 from tiers import of_tiers
 
 import jaxrnn
+from benchmarks.multiplications import OPTIONS
 from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.measuring import drawn
-from tools.multiplications import OPTIONS
 
 X = jax.ShapeDtypeStruct((20, 1), np.float32)
 

@@ -78,8 +78,8 @@ def export_litert(
     before the first frame (`jaxrnn.onnx.stepfile.StepFile`).
 
     The program is converted by Google's ``litert-converter``. Before that, operations that LiteRT lacks are written in
-    operations that it has (`jaxrnn.export.litert.forms`): loops over frames are unrolled. The file is opened and run in
-    LiteRT before it appears.
+    operations that it has (`jaxrnn.export.litert.forms`). Loops are unrolled, or if this would double the file, their
+    bodies are functions of the file. The file is opened and run in LiteRT before it appears.
 
     Args:
         stepper: the model, whose step is written, the streamed function, stepper or function.

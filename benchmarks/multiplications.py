@@ -1,4 +1,4 @@
-"""Multiplications of exported files beside those of their equations: ``python -m tools.multiplications``.
+"""Multiplications of exported files beside those of their equations, for the table of engines and its test.
 
 A product of matrices or a convolution that a file computes in a wasteful form, such as a convolution over rows of
 zeros, takes more multiplications than its equation. The numbers need no clock. Counted are products that sum: of
@@ -8,6 +8,7 @@ Products of single elements are not counted.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tempfile
@@ -16,18 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
 import jax
 import numpy as np
 import onnx_ir as ir
 from jax.extend.core import JaxprEqn
 
 import jaxrnn
+from benchmarks.report import markdown
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import JaxrnnError
-from jaxrnn.export import export_litert
+from jaxrnn.export import export_litert, verify_export
 from jaxrnn.jaxprs.equations import free_axes, inner_jaxprs, needed, shape_of, trace, type_of
 from jaxrnn.jaxprs.own import computed
 from jaxrnn.verification.litert import Signature, package
@@ -204,12 +205,21 @@ SIZES = {
 
 
 @dataclass
+class File:
+    """A step in the file of an engine: multiplications, size, and if verified the time of a step and the error."""
+
+    multiplications: int
+    bytes: int
+    microseconds: float | None = None
+    error: float | None = None
+
+
+@dataclass
 class Counts:
-    """The multiplications of a step of a network: of the equation, and of the file of each engine, or its refusal."""
+    """The multiplications of a step of a network, and the file of each engine, or the reason of its refusal."""
 
     equation: int
-    files: dict[str, int | str] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
+    files: dict[str, File | str] = field(default_factory=dict)
 
 
 def opened(folder: Path, name: str) -> tuple[Any, Any, jaxrnn.Model, dict[str, int]]:
@@ -262,49 +272,75 @@ def _recordings(stepper: Any, pulses: int) -> dict[str, Any]:
 
 #: The length of a recording in pulses.
 PULSES = 64
+#: The engine whose files are LiteRT's.
+LITE = "LiteRT"
 
 
-def counted(folder: Path, name: str, to: Path, engines: Sequence[str]) -> Counts:
-    """Export a network for engines, and count the multiplications of a step."""
+def counted(folder: Path, name: str, to: Path, engines: Sequence[str], *, verified: bool = False) -> Counts:
+    """Export a network for engines, and count the multiplications of a step; if ``verified``, also run the files.
+
+    The error is relative to the largest number of an output, or to 1.
+    """
     stepper, params, model, sizes = opened(folder, name)
     found = Counts(of_equation(stepper, params, model, sizes))
-    dims = {"dims": sizes} if sizes else {}
+    options: dict[str, Any] = {"dims": sizes} if sizes else {}
     for engine in engines:
         try:
-            if engine == "ONNX":
-                step = {"step": True} if stepper is model else {}
-                path = jaxrnn.export_onnx(stepper, params, to / "step.onnx", **step, **dims).step.path
-                found.files[engine] = of_onnx(ir.load(path))
+            if engine == LITE:
+                path = export_litert(stepper, params, to / "step.tflite", flush=False, **options).step.path
+                count = of_litert(Signature(path, "step"))
             else:
-                path = export_litert(stepper, params, to / "step.tflite", flush=False, **dims).step.path
-                found.files[engine] = of_litert(Signature(path, "step"))
-            found.sizes[engine] = path.stat().st_size
+                step = {"step": True} if stepper is model else {}
+                path = jaxrnn.export_onnx(stepper, params, to / "step.onnx", **step, **options).step.path
+                count = of_onnx(ir.load(path))
+            file = found.files[engine] = File(count, path.stat().st_size)
+            if verified:
+                report = verify_export(stepper, params, path)
+                outputs = [each for case in report.cases for each in case.outputs]
+                file.microseconds = None if report.seconds is None else 1e6 * report.seconds
+                file.error = max((each.max_abs or 0.0) / max(1.0, each.scale or 0.0) for each in outputs)
         except JaxrnnError as error:
             found.files[engine] = str(error)
     return found
 
 
-@click.command()
-@click.argument("folder", type=click.Path(exists=True, path_type=Path))
-@click.option("--only", multiple=True)
-def main(folder: Path, only: tuple[str, ...]) -> None:
-    """Print the multiplications and sizes of the networks in a folder."""
-    for path in sorted(folder.rglob("*.onnx")):
-        name = str(path.relative_to(folder).with_suffix(""))
-        if (only and not any(each in name for each in only)) or "damaged" in name:
-            continue
-        try:
+def names_in(folder: Path) -> list[str]:
+    """Return the networks in a folder of models that are steps or stream."""
+    folders = (folder, folder / "exports", folder / "speech")
+    paths = [path for each in folders for path in sorted(each.glob("*.onnx"))]
+    return [str(path.relative_to(folder).with_suffix("")) for path in paths if not UNSTREAMED.search(path.stem)]
+
+
+def table(folder: Path, only: Sequence[str], engines: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the counts of all networks whose names have one of these texts, as JSON values."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in names_in(folder):
+        if not only or any(each in name for each in only):
             with tempfile.TemporaryDirectory() as to:
-                found = counted(folder, name, Path(to), ("ONNX", "LiteRT"))
-        except JaxrnnError as error:
-            click.echo(f"{name}: {str(error).splitlines()[0][:100]}")
+                found[name] = dataclasses.asdict(counted(folder, name, Path(to), engines, verified=True))
+    return found
+
+
+#: The columns of a file.
+COLUMNS = ("multiplications", "KB", "us", "error")
+
+
+def written(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table in Markdown. The multiplications of a file are relative to those of the equation."""
+    engines = list(dict.fromkeys(engine for row in rows.values() for engine in row["files"]))
+    head = ["network", "multiplications", *(f"{engine}: {each}" for engine in engines for each in COLUMNS)]
+    return markdown(head, [_cells(name, row, engines) for name, row in rows.items()])
+
+
+def _cells(name: str, row: Mapping[str, Any], engines: Sequence[str]) -> list[str]:
+    cells = [name.rpartition("/")[2], f"{row['equation']:,}"]
+    for engine in engines:
+        file = row["files"].get(engine, "")
+        if isinstance(file, str):
+            cells += ["refused", *[""] * (len(COLUMNS) - 1)]
             continue
-        row = [f"{found.equation:>10,}"]
-        for engine, number in found.files.items():
-            ratio = f"{number / max(found.equation, 1):7.2f}" if isinstance(number, int) else str(number)[:90]
-            row.append(f"{engine} {ratio} {found.sizes.get(engine, 0):>9,}")
-        click.echo(f"{name:40}" + " ".join(row))
-
-
-if __name__ == "__main__":
-    main()
+        ratio = file["multiplications"] / row["equation"] if row["equation"] else 1.0
+        time, error = file["microseconds"], file["error"]
+        cells += [f"{ratio:.2f}", f"{file['bytes'] / 1000:,.0f}"]
+        cells += ["" if time is None else f"{time:,.0f}", "" if error is None else f"{error:.0e}"]
+    return cells
