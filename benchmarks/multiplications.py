@@ -251,7 +251,10 @@ def of_equation(stepper: Any, params: Any, model: jaxrnn.Model, sizes: Mapping[s
             return of_program(trace(function, params, inputs)[0].jaxpr)
 
     if stepper is model:
-        shapes = {each.name: [sizes.get(size, size) for size in each.shape or ()] for each in model.inputs}
+        shapes = {
+            each.name: [size if isinstance(size, int) else sizes[size] for size in each.shape or ()]
+            for each in model.inputs
+        }
         kinds = {each.name: np.dtype(each.dtype) for each in model.inputs}
         structs = {key: jax.ShapeDtypeStruct(tuple(shape), kinds[key]) for key, shape in shapes.items()}
         return of_whole(model.apply, structs)
@@ -287,11 +290,11 @@ def counted(folder: Path, name: str, to: Path, engines: Sequence[str], *, verifi
     for engine in engines:
         try:
             if engine == LITE:
-                path = export_litert(stepper, params, to / "step.tflite", flush=False, **options).step.path
+                export_litert(stepper, params, path := to / "step.tflite", flush=False, **options)
                 count = of_litert(Signature(path, "step"))
             else:
                 step = {"step": True} if stepper is model else {}
-                path = jaxrnn.export_onnx(stepper, params, to / "step.onnx", **step, **options).step.path
+                jaxrnn.export_onnx(stepper, params, path := to / "step.onnx", **step, **options)
                 count = of_onnx(ir.load(path))
             file = found.files[engine] = File(count, path.stat().st_size)
             if verified:
