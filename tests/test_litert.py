@@ -360,6 +360,17 @@ def test_step_and_flush_share_their_weights(models, tmp_path):
 
 
 @needs_litert
+def test_a_loop_over_frequency_is_a_function_of_the_file(models, tmp_path):
+    """Unrolled, the two loops of 33 trips in the step and in the flush would take five times the space."""
+    stepper, params, model = stepper_of(models / "speech/frequency_gru_script.onnx")
+    path = tmp_path / "step.tflite"
+    export_litert(stepper, params, path)
+    assert path.stat().st_size < 2**17
+    assert operations(Signature(path, "step"))["WHILE"] == 2
+    assert verify_export(stepper, params, path, offline=model).ok
+
+
+@needs_litert
 def test_weights_of_16_bits(models, tmp_path, monkeypatch):
     """Without the quantizer; step and flush share the weights, and named products and Fourier matrices stay float32."""
     for name in ("ai_edge_quantizer", "ai_edge_quantizer.quantizer"):
