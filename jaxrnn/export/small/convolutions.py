@@ -26,7 +26,7 @@ from jaxrnn.jaxprs.equations import shape_of, trace, type_of
 _WASTE = 1.25
 
 #: The most pairs of windows and taps that are compared. A larger convolution keeps all of them.
-_PAIRS = 2**24
+_PAIRS = 2**22
 
 
 @dataclass(frozen=True)
