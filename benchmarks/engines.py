@@ -25,6 +25,7 @@ import numpy as np
 import onnx
 
 import jaxrnn
+from benchmarks import multiplications
 from benchmarks.engines_child import decoded, encoded
 from benchmarks.machine import versions
 from benchmarks.networks import path_of
@@ -47,7 +48,7 @@ BEFORE, PULSES = 3, 4
 
 #: Engines by name: a module of `benchmarks.peers` for `engines_child`, or the name for the script in JavaScript.
 PYTHON = {"ONNX Runtime": "ONNX Runtime", "OpenVINO": "OpenVINO", "tract": "tract", "tract, --target tract": "tract"}
-NODE, WEB, LITE = "onnxruntime-node", "onnxruntime-web", "LiteRT"
+NODE, WEB, LITE = "onnxruntime-node", "onnxruntime-web", multiplications.LITE
 #: Environment variables with the places of engines that are not Python packages of this environment.
 PLACES = {NODE: "JAXRNN_ONNXRUNTIME_NODE", WEB: "JAXRNN_ONNXRUNTIME_WEB"}
 NEEDED = {
@@ -120,13 +121,15 @@ class Table:
     """All results.
 
     ``files`` are family, nodes and size by file, ``cells`` results by file and engine, and ``absent`` the engines that
-    are not installed, with the packages or variables that an engine needs.
+    are not installed, with the packages or variables that an engine needs. ``steps`` are the costs of steps
+    (`benchmarks.multiplications`).
     """
 
     environment: dict[str, str]
     absent: dict[str, str]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     cells: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def table(only: Sequence[str] = ()) -> Table:
@@ -144,6 +147,8 @@ def table(only: Sequence[str] = ()) -> Table:
         for engine, command in commands.items():
             for name, cell in run_all(engine, command, cases, Path(folder)).items():
                 found.cells[name][engine] = vars(cell)
+    engines = [engine for engine in ("ONNX Runtime", LITE) if engine in commands]
+    found.steps = multiplications.table(path_of(SOURCES[0].name).parent, only, engines)
     return found
 
 
@@ -355,6 +360,19 @@ largest error of each file in each engine. Outputs are equal if the error is at 
 value, or {quantised:g} for quantised files, where engines round a value between two integers to either. onnxruntime-web
 ran as WebAssembly in node.js. For LiteRT, the same steps and streams are exported as LiteRT files.
 
+"""
+
+COSTS = """
+## Costs of a step
+
+For each network, the smallest step or pulse: the multiplications of the equation, and for each engine the
+multiplications of the file relative to these, the size of the file without the flush, the median time of a step called
+from Python, and the largest error over recordings. Files differ by more than a few percent in
+multiplications if a layer has rows of zeros, or if attention sees a band of all frames.
+
+"""
+
+REFUSED = """
 ## Refused files, and files with other outputs
 
 """
@@ -373,7 +391,9 @@ def written(found: Table) -> str:
     models = len({name.rpartition(", ")[0] for name in found.files})
     text = HEAD.format(pulses=PULSES, models=models) + markdown(["files", "number", *engines], rows) + "\n"
     text += "\nVersions: " + ", ".join(f"{name} {each}" for name, each in environment.items() if name != "date") + ".\n"
-    text += NOTES.format(agreement=AGREEMENT, quantised=QUANTISED)
+    text += NOTES.format(agreement=AGREEMENT, quantised=QUANTISED).rstrip() + "\n"
+    text += COSTS + multiplications.written(found.steps) + "\n" if found.steps else ""
+    text += REFUSED
     pieces = []
     for engine in engines:
         reasons: dict[str, list[str]] = {}

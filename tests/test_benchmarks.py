@@ -382,7 +382,9 @@ def test_the_table_of_engines(models, tmp_path):
         assert found.cells["gru_no_state_script, flush"][engines.TARGET]["agrees"]
     engines.save(found, tmp_path, tmp_path / "engines.md")
     assert engines.read(tmp_path / "engines.json") == found
-    assert "| recurrent layers | 2 | 2 |" in (tmp_path / "engines.md").read_text(encoding="utf-8")
+    page = (tmp_path / "engines.md").read_text(encoding="utf-8")
+    assert "| recurrent layers | 2 | 2 |" in page
+    assert "| gru_no_state_script | 684 | 1.00 | 6 |" in page
 
 
 def test_an_engine_with_other_outputs_or_without_does_not_agree():

@@ -22,6 +22,7 @@ from test_stream_random import CHANNELS, chain, convolution, other_length, same_
 from tiers import of_tiers
 
 import jaxrnn
+from benchmarks.multiplications import OPTIONS
 from jaxrnn.jaxprs.equations import walk
 from jaxrnn.streaming.dimensions import in_shape, out_shape, symbolic_axes
 from jaxrnn.streaming.measuring import drawn
@@ -202,14 +203,6 @@ def test_repeated_frames_in_large_pulses(mode, front):
 
 # -- real models
 
-#: Options of `Model.stream` for files that do not stream without, and the time of files with several open dimensions.
-OPTIONS = {
-    "speech/convstft_center_script": {"constraints": ["S >= 161"]},
-    "speech/edge_causal_reflect_script": {"constraints": ["S >= 5"]},
-    "speech/position_table_script": {"constraints": ["S <= 512"]},
-    "speech/tworates_dynamo": {"symbol": "U"},
-    "speech/tworates_script": {"symbol": "U", "dims": {"T": "4*U"}},
-}
 #: Files that do not stream over time, or that are a step.
 UNSTREAMED = re.compile(
     r"dtln|gtcrn|silero|predictor|ocr|bidir|bilstm|backwards|causal_(dynamo|script)$|attention|step"

@@ -159,6 +159,7 @@ def _depthwise(x: jax.Array, kernel: jax.Array, distances: tuple[Any, ...]) -> j
             met = jnp.expand_dims(met, range(2, 3 + len(dilated)))
             terms.append(met * jnp.expand_dims(weights, range(weights.ndim, weights.ndim + len(windows))))
         y = functools.reduce(jnp.add, terms)  # [batch, channels, multiplier, dilated taps, places]
+        y = lax.rev(y, range(3, 3 + len(dilated)))
         for index, axis in enumerate(dilated):
             y = overlap_add(y, windows[axis], 3, 3 + len(dilated) - index + axis)
         return y.reshape(x.shape[0], -1, *y.shape[3:]).astype(dtype)
@@ -227,6 +228,7 @@ class WindowProduct:
         else:
             y = self._product(kernel, self._joined(pieces, spec), precision)
         y = y.reshape(self.out, *(self.windows[axis].taps for axis in self._scattered), self.batch, *self._places)
+        y = lax.rev(y, range(1, 1 + len(self._scattered)))
         for index, axis in enumerate(self._scattered):
             y = overlap_add(y, self.windows[axis], 1, 2 + len(self._scattered) - index + axis)
         return jnp.swapaxes(y, 0, 1)
@@ -324,29 +326,35 @@ def windows_of(
 def overlap_add(parts: jax.Array, windows: Windows, taps: int, axis: int) -> jax.Array:
     """Sum the contributions of each element of the operand to the windows along an axis.
 
-    In ``parts``, the axis ``taps`` is followed by ``axis``, the elements. The result lacks the axis of the taps, and
-    has windows in place of elements.
+    In ``parts``, the axis ``taps`` has the taps in reverse, and is followed by ``axis``, the elements. The result lacks
+    the axis of the taps, and has windows in place of elements.
     """
     parts = jnp.moveaxis(parts, taps, axis - 1)
     before, after = parts.shape[: axis - 1], parts.shape[axis + 1 :]
+    parts = parts.reshape(math.prod(before), windows.taps, windows.size, math.prod(after))
     extent, spacing, dilation = windows.extent, windows.spacing, windows.dilation
-    if windows.size == 1:
-        sums = _padded(lax.rev(parts, (axis - 1,)), {axis - 1: (0, 0, dilation - 1)})
-        sums = sums.reshape(*before, extent + 1, *after)
+    # An element meets the last tap first, and earlier taps `dilation` places apart.
+    blocks = extent // spacing + 1
+    if windows.size <= blocks:
+        rows = [lax.index_in_dim(parts, index, 2, keepdims=False) for index in range(windows.size)]
+        ends = [(index * spacing, (windows.size - 1 - index) * spacing) for index in range(windows.size)]
+        sums = functools.reduce(
+            jnp.add, [_padded(row, {1: (*end, dilation - 1)}) for row, end in zip(rows, ends, strict=True)]
+        )
     else:
-        # An element meets the last tap first, and earlier taps `dilation` places apart. Each element has a block of
-        # places: contributions in later blocks are added to the contributions of later elements.
-        blocks = extent // spacing + 1
+        # Each element has a block of places: contributions in later blocks are added to those of later elements.
         terms = []
         for block in sorted({tap * dilation // spacing for tap in range(windows.taps)}):
             first, end = -(-block * spacing // dilation), min(-(-(block + 1) * spacing // dilation), windows.taps)
-            taken = lax.slice_in_dim(parts, windows.taps - end, windows.taps - first, axis=axis - 1)
+            taken = lax.slice_in_dim(parts, first, end, axis=1)
             low, span = first * dilation - block * spacing, (end - first - 1) * dilation + 1
-            widths = {axis - 1: (low, spacing - low - span, dilation - 1), axis: (block, blocks - 1 - block, 0)}
-            terms.append(_padded(lax.rev(taken, (axis - 1,)), widths))
-        sums = jnp.swapaxes(functools.reduce(jnp.add, terms), axis - 1, axis).reshape(*before, -1, *after)
+            widths = {1: (low, spacing - low - span, dilation - 1), 2: (block, blocks - 1 - block, 0)}
+            terms.append(_padded(taken, widths))
+        sums = jnp.swapaxes(functools.reduce(jnp.add, terms), 1, 2)
     # The first of the sums is at the place where the first element meets the last tap.
-    return _elements(sums, extent - windows.low, windows.count, windows.stride, axis - 1)
+    sums = sums.reshape(sums.shape[0], -1, sums.shape[-1])
+    y = _elements(sums, extent - windows.low, windows.count, windows.stride, 1)
+    return y.reshape(*before, windows.count, *after)
 
 
 def _elements(x: jax.Array, first: int, count: int, step: int, axis: int) -> jax.Array:

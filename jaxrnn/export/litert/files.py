@@ -36,7 +36,7 @@ from jaxrnn.export.files import (
 )
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import fourier as _fourier  # noqa: F401  (registers its rule)
-from jaxrnn.export.litert.forms import EXACT, LAYER, Forms
+from jaxrnn.export.litert.forms import EXACT, LAYER, LOOP, Forms
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import LITERT, METADATA
@@ -78,8 +78,8 @@ def export_litert(
     before the first frame (`jaxrnn.onnx.stepfile.StepFile`).
 
     The program is converted by Google's ``litert-converter``. Before that, operations that LiteRT lacks are written in
-    operations that it has (`jaxrnn.export.litert.forms`): loops over frames are unrolled. The file is opened and run in
-    LiteRT before it appears.
+    operations that it has (`jaxrnn.export.litert.forms`). Loops are unrolled, or if this would double the file, their
+    bodies are functions of the file. The file is opened and run in LiteRT before it appears.
 
     Args:
         stepper: the model, whose step is written, the streamed function, stepper or function.
@@ -157,7 +157,7 @@ def _program(graph: Graph) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruc
     def program(*arrays: Any) -> list[Any]:
         given = iter(arrays)
         values = [next(given) if each.value is None else np.asarray(each.value) for each, _ in pairs]
-        return [jnp.asarray(each) for each in Forms().whole(graph.closed, values)]
+        return [jnp.asarray(each) for each in Forms(graph.facts.kind).whole(graph.closed, values)]
 
     program.__name__ = graph.facts.kind  # so that the tensors of all signatures have different names
     free = [(each.name, atom) for each, atom in pairs if each.value is None]
@@ -166,11 +166,13 @@ def _program(graph: Graph) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruc
 
 def _converted(graphs: Sequence[Graph]) -> bytes:
     """Convert graphs to signatures of one file."""
-    programs = []
-    for graph in graphs:
-        function, structs, names = _program(graph)
-        with exact_types():
-            programs.append((graph, names, jax.jit(function, keep_unused=True).lower(*structs)))
+    programs = [(graph, *_program(graph)) for graph in graphs]
+
+    def signatures(*arguments: Any) -> list[Any]:
+        return [jax.jit(function)(*each) for (_, function, *_), each in zip(programs, arguments, strict=True)]
+
+    with exact_types():
+        lowered = jax.jit(signatures, keep_unused=True).lower(*(structs for _, _, structs, _ in programs))
     api = package("litert_converter.converter_api_ext")
     ir, passes = package("litert_converter.mlir.ir"), package("litert_converter.mlir.passmanager")
     context = ir.Context()
@@ -178,30 +180,31 @@ def _converted(graphs: Sequence[Graph]) -> bytes:
     settings = api.ConvertToTFLConfig()
     # An infinity is no largest number: a mask of -inf must stay one.
     settings.canonicalizing_inf_as_min_max_float = False
-    modules = []
     with context:
-        for graph, names, lowered in programs:
-            # Scopes become names of tensors, without the files that traced them.
-            text = re.sub(r'(?m)^(#loc\d+ = loc\("[^"]*")\(#loc\d+\)\)$', r"\1)", lowered.as_text(debug_info=True))
-            module = ir.Module.parse(text)
-            main = next(each for each in module.body.operations if each.attributes["sym_name"].value == "main")
-            api.set_signature(main, graph.facts.kind, names, list(graph.results))
-            try:
-                with quiet():
-                    api.run_convert_to_tfl_passes(module, passes.PassManager(), settings)
-            except ValueError as error:
-                raise UnsupportedError(f"{graph.facts.spec.label}: {_refusal(str(error))}") from error
-            modules.append(module)
+        # Scopes become names of tensors, without the files that traced them.
+        text = re.sub(r'(?m)^(#loc\d+ = loc\("[^"]*")\(#loc\d+\)\)$', r"\1)", lowered.as_text(debug_info=True))
+        module = ir.Module.parse(text)
+        functions = {each.attributes["sym_name"].value: each for each in module.body.operations}
+        functions.pop("main").operation.erase()
+        for name in filter(lambda name: LOOP in name, functions):
+            functions[name].attributes["no_inline"] = ir.UnitAttr.get()
+        for graph, _, _, names in programs:
+            function = functions[graph.facts.kind]
+            function.attributes["sym_visibility"] = ir.StringAttr.get("public")
+            api.set_signature(function, graph.facts.kind, names, list(graph.results))
+        label = graphs[0].facts.spec.label
         try:
             with quiet():
-                merged = modules[0] if len(modules) == 1 else api.merge_modules(modules)
-                return api.export_flatbuffer_to_bytes(merged.operation)
+                api.run_convert_to_tfl_passes(module, passes.PassManager(), settings)
         except ValueError as error:
-            all_names = {each for module in modules for each in _operations(module.operation)}
+            raise UnsupportedError(f"{label}: {_refusal(str(error))}") from error
+        try:
+            with quiet():
+                return api.export_flatbuffer_to_bytes(module.operation)
+        except ValueError as error:
+            all_names = set(_operations(module.operation))
             others = sorted(each for each in all_names if not each.startswith(("tfl.", "func.", "builtin.", "arith.")))
-            raise UnsupportedError(
-                f"{graphs[0].facts.spec.label}: {_NO_COUNTERPART.format(', '.join(others) or 'the program')}"
-            ) from error
+            raise UnsupportedError(f"{label}: {_NO_COUNTERPART.format(', '.join(others) or 'the program')}") from error
 
 
 def _operations(operation: Any) -> Iterator[str]:
@@ -219,7 +222,7 @@ _NO_COUNTERPART = "LiteRT has no counterpart of {}, or not for these types: expo
 def _refusal(message: str) -> str:
     """Return a message of the converter as a sentence about an operation and its scope in the model."""
     refused = re.search(r"failed to legalize operation '([\w.]+)'", message)
-    scope = re.search(r'"jit\(\w+\)/([^"]+)"', message)
+    scope = re.search(r'loc\("(?:jit\(\w+\)/)*([^"]+)"', message)
     where = f"{scope[1]!r}: " if scope else ""
     if refused is None:
         return f"{where}LiteRT's converter refuses the program: {message.splitlines()[0][:400]}"
@@ -242,8 +245,8 @@ def _run_once(written: bytes, graphs: Sequence[Graph]) -> None:
 def _quantized(written: bytes, quantization: Quantization, calls: Calls | None) -> bytes:
     """Store weights in 16 bits, or quantise weights, and with calls the results of products, with ai-edge-quantizer."""
     check_excluded(quantization.exclude, _product_names(written))
-    # A scope has the names of all results, such as `jit(step)/encoder/dot_general`.
-    excluded = "|".join([re.escape(EXACT), *(rf"jit\(\w+\)/{re.escape(each)}" for each in quantization.exclude)])
+    # A scope has the names of all results, such as `encoder/dot_general;encoder/add`.
+    excluded = "|".join([re.escape(EXACT), *(f"(?:^|;){re.escape(each)}" for each in quantization.exclude)])
     if quantization.kind == "float16":
         return _in_float16(written, excluded)
     quantizer, kinds = package("ai_edge_quantizer.quantizer"), package("ai_edge_quantizer.qtyping")
@@ -321,7 +324,7 @@ def _product_names(written: bytes) -> list[str]:
         for node in graph.operators
         if model.operatorCodes[node.opcodeIndex].builtinCode in codes
     ]
-    return [part.partition("/")[2] for name in tensors for part in name.split(";")]
+    return [part for name in tensors for part in name.split(";")]
 
 
 def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:

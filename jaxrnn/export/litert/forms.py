@@ -16,19 +16,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from jaxrnn.export.small import PAIRS, SMALL
-from jaxrnn.export.small.control import chosen_branch, layer_in_steps, unrolled
+from jaxrnn.export.small.control import chosen_branch, layer_in_steps, outlined, unrolled
+from jaxrnn.export.small.convolutions import without_zeros
 from jaxrnn.export.small.functions import is_known, rounded_away
 from jaxrnn.export.translator import Rule, Translator, of_arrays
 from jaxrnn.export.writer import Made
 from jaxrnn.jaxprs.equations import bind, free_axes, type_of, walk
 from jaxrnn.jaxprs.own import computed
 from jaxrnn.jaxprs.primitives import Rules, entry_of
+from jaxrnn.streaming.diagnostics import scope_of
 
-#: Loops are unrolled up to this number of trips, and up to this number of equations.
-TRIPS, EQUATIONS = 256, 20_000
+#: The bytes of an operation in a file. Loops are unrolled up to `_FEW` bytes, and then as long as the operations take
+#: less space than the rest of the file.
+_OPERATION, _FEW = 200, 2**15
+#: A part of the names of functions that are bodies of loops. The converter must not inline these functions.
+LOOP = "jaxrnn_loop"
 
 #: Rules ``(forms, equation, *operands)`` of equations on real numbers, and of equations with complex numbers.
 RULES: Rules[Rule] = Rules(SMALL)
@@ -68,10 +73,20 @@ class Forms(Translator):
 
     engine, rules, of_complex = "LiteRT", RULES, COMPLEX
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "program") -> None:
         super().__init__(Made())
+        #: A name for the functions of this program, which share a file with those of other programs.
+        self.label = label
         #: True inside of an operator on integers of 8 bits.
         self.in_bytes = False
+        #: The bytes that unrolled loops may still take in the file.
+        self.room = _FEW
+
+    def whole(self, closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+        """Evaluate a whole program."""
+        known = sum(each.nbytes for each in (*operands, *closed.consts) if isinstance(each, np.ndarray))
+        self.room = max(_FEW, known + _OPERATION * sum(1 for _ in walk(closed.jaxpr)))
+        return super().whole(closed, operands)
 
     def placeholder(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         """Return zeros that count as unknown."""
@@ -147,14 +162,13 @@ def _branch(forms: Forms, equation: JaxprEqn, which: Any, *operands: Any) -> lis
 
 @RULES.add("scan")
 def _loop(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
-    """``While`` with a body in the graph: the loop is unrolled."""
-    length, body = equation.params["length"], equation.params["jaxpr"]
-    size = length * sum(1 for _ in walk(body.jaxpr))
-    if length > TRIPS or size > EQUATIONS:
-        forms.refuse(
-            f"the loop would be unrolled to {length:,} trips and {size:,} operations, and the limits are {TRIPS:,} and "
-            f"{EQUATIONS:,}: choose a smaller pulse"
-        )
+    """``While`` with a body in the graph: the loop is unrolled if the file has room, or the body is a function."""
+    length = equation.params["length"]
+    size = _OPERATION * length * sum(1 for _ in walk(equation.params["jaxpr"].jaxpr))
+    if length > 1 and size > forms.room:
+        scope = [LAYER] if any(each.primitive.name == "recurrent_layer" for each in forms.path) else []
+        return outlined(forms, equation, operands, f"{forms.label}_{LOOP}", "/".join([scope_of(forms.path), *scope]))
+    forms.room -= size
     return unrolled(forms, equation, *operands)
 
 
@@ -196,14 +210,13 @@ def _arranged(x: Any, axes: Sequence[int], shape: Sequence[int]) -> Any:
 
 @RULES.add("conv_general_dilated")
 def _convolution(forms: Forms, equation: JaxprEqn, x: Any, kernel: Any) -> Any:
-    """Convolutions of dilated inputs: the zeros between frames are written."""
-    params, numbers = equation.params, equation.params["dimension_numbers"]
-    for axis, spacing in zip(numbers.lhs_spec[2:], params["lhs_dilation"], strict=True):
-        x = _spread(x, axis, spacing)
+    """Convolutions of dilated inputs, or of few frames with much padding: products, shifted and summed."""
+    if (program := without_zeros(equation, transposes=False)) is not None:
+        return forms.evaluate(program, [x, kernel])[0]
+    numbers = equation.params["dimension_numbers"]
 
     def convolve(x: Any, kernel: Any) -> Any:
-        changed = {"lhs_dilation": (1,) * len(params["lhs_dilation"]), "preferred_element_type": None}
-        return bind(equation, [jnp.asarray(x), jnp.asarray(kernel)], **changed)[0]
+        return bind(equation, [jnp.asarray(x), jnp.asarray(kernel)], preferred_element_type=None)[0]
 
     taps = math.prod(kernel.shape[axis] for axis in numbers.rhs_spec[2:])
     left, right = (x, numbers.lhs_spec[1]), (kernel, numbers.rhs_spec[1])
@@ -211,17 +224,6 @@ def _convolution(forms: Forms, equation: JaxprEqn, x: Any, kernel: Any) -> Any:
         forms.refuse("LiteRT has no convolution of integers in groups: compute it in float32")
     with forms.scope(x, kernel):
         return _in_floats(forms, equation, left, right, taps, convolve)
-
-
-def _spread(x: Any, axis: int, spacing: int) -> Any:
-    """Insert zeros between elements along an axis."""
-    count = x.shape[axis]
-    if spacing == 1 or count < 2:
-        return x
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    pads = [(0, spacing - 1 if each == axis + 1 else 0) for each in range(x.ndim + 1)]
-    spread = jnp.pad(x.reshape(*before, count, 1, *after), pads).reshape(*before, count * spacing, *after)
-    return lax.slice_in_dim(spread, 0, (count - 1) * spacing + 1, axis=axis)
 
 
 #: Float32 represents all integers up to this number.

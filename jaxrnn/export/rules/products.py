@@ -15,6 +15,7 @@ from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import cut, flip, pad, reshape, source_of, transpose
 from jaxrnn.export.rules.elementwise import cast
 from jaxrnn.export.rules.windows import gathered
+from jaxrnn.export.small.convolutions import without_zeros
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
 from jaxrnn.jaxprs.casts import kept
 from jaxrnn.jaxprs.equations import free_axes, type_of
@@ -53,14 +54,14 @@ _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 @RULES.add("conv_general_dilated")
 def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand) -> Operand:
-    """Write a convolution with channels first and at least one spatial axis."""
-    params, writer = equation.params, lowering.writer
+    """Write a convolution with channels first."""
+    params, writer, dtype = equation.params, lowering.writer, np.dtype(type_of(equation.outvars[0]))
+    types = dtype_of(x), dtype_of(kernel)
+    program = without_zeros(equation, transposes=_wide(*types, dtype) in _FLOATS)
+    if program is not None:
+        return lowering.evaluate(program, [x, kernel])[0]
     numbers, groups = params["dimension_numbers"], params["feature_group_count"]
-    dtype = type_of(equation.outvars[0])
     x, kernel = transpose(writer, x, numbers.lhs_spec), transpose(writer, kernel, numbers.rhs_spec)
-    if params["batch_group_count"] > 1:
-        groups = params["batch_group_count"]
-        x = _groups_as_channels(writer, x, groups)
     windows = windows_of(
         shape_of(x)[2:],
         shape_of(kernel)[2:],
@@ -69,29 +70,16 @@ def convolve(lowering: Lowering, equation: JaxprEqn, x: Operand, kernel: Operand
         params["lhs_dilation"],
         params["rhs_dilation"],
     )
-    if not windows:
-        x, kernel = (reshape(writer, each, (*shape_of(each), 1)) for each in (x, kernel))
-        windows = windows_of([1], [1], [1], [(0, 0)], [1], [1])
-    y = _convolution(lowering, x, kernel, windows, groups, np.dtype(dtype))
+    y = _convolution(lowering, x, kernel, windows, groups, dtype)
     result = shape_of_atom(equation.outvars[0])
     y = reshape(writer, y, [result[axis] for axis in numbers.out_spec])
     return transpose(writer, y, [numbers.out_spec.index(axis) for axis in range(len(result))])
-
-
-def _groups_as_channels(writer: Writer, x: Operand, groups: int) -> Operand:
-    rows, channels, *spatial = shape_of(x)
-    x = reshape(writer, x, (groups, rows // groups, channels, *spatial))
-    x = transpose(writer, x, (1, 0, *range(2, 3 + len(spatial))))
-    return reshape(writer, x, (rows // groups, groups * channels, *spatial))
 
 
 def _convolution(
     lowering: Lowering, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int, dtype: np.dtype
 ) -> Operand:
     """Write ``[batch, channels, ...]`` with ``[out, channels / groups, ...]`` for these types and windows."""
-    shape = (shape_of(x)[0], shape_of(kernel)[0], *(each.count for each in windows))
-    if 0 in (*shape, *shape_of(x), *shape_of(kernel)):
-        return np.zeros(shape, dtype)
     types, spread = (dtype_of(x), dtype_of(kernel)), any(each.spacing > 1 for each in windows)
     x, windows = _with_pad(x, windows)
     if dtype == np.int32 and all(each in _BYTES for each in types) and not spread:

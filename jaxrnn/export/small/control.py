@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from jaxrnn._jax.varying import while_loop
 from jaxrnn._jax.versions import Scan
 from jaxrnn.cells.recurrence import written_out
 from jaxrnn.export.translator import SMALL, Translator
@@ -65,6 +67,45 @@ def unrolled(translator: Translator, equation: JaxprEqn, *operands: Any) -> list
 
 def _stacked(*frames: Any) -> Any:
     return jnp.stack(frames)
+
+
+def outlined(translator: Translator, equation: JaxprEqn, operands: Sequence[Any], label: str, scope: str) -> list[Any]:
+    """Evaluate a scan as a ``while`` whose condition and body are functions with this label in their names.
+
+    The functions read no arrays of their caller, so the carry has all computed operands. Equations of the body have a
+    scope, because the scope of the caller does not extend to a function.
+    """
+    params, length = equation.params, equation.params["length"]
+    fixed, initial, xs = Scan.of(equation).split(operands)
+    given, count = [*fixed, *xs], len(initial)
+    computed = {place: each for place, each in enumerate(given) if not isinstance(each, np.ndarray)}
+    ys = [jnp.zeros(shape_of(each), type_of(each)) for each in equation.outvars[count:]]
+
+    def body(trip: Any, computed: Any, carry: Any, ys: Any) -> Any:
+        at = length - 1 - trip if params["reverse"] else trip
+        now = [jnp.asarray(computed.get(place, each)) for place, each in enumerate(given)][len(fixed) :]
+        frames = [lax.dynamic_index_in_dim(x, at, keepdims=False, allow_negative_indices=False) for x in now]
+        with jax.named_scope(scope):
+            known = [computed.get(place, each) for place, each in enumerate(fixed)]
+            results = translator.evaluate(params["jaxpr"], [*known, *carry, *frames])
+        results = list(map(jnp.asarray, results))
+        ys = [
+            lax.dynamic_update_index_in_dim(y, each, at, 0, allow_negative_indices=False)
+            for y, each in zip(ys, results[count:], strict=True)
+        ]
+        return trip + 1, computed, results[:count], ys
+
+    def condition(trip: Any, *_: Any) -> Any:
+        return trip < length
+
+    def function_of(function: Any) -> Any:
+        function.__name__ = f"{label}_{function.__name__}"
+        jitted = jax.jit(function)
+        return lambda carry: jitted(*carry)
+
+    start = np.int32(0), computed, list(map(jnp.asarray, initial)), ys
+    _, _, carry, ys = while_loop(function_of(condition), function_of(body), start)
+    return [*carry, *ys]
 
 
 @SMALL.add("recurrent_layer")
