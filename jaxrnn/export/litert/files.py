@@ -129,15 +129,15 @@ def export_litert(
             texts[f"{METADATA}.{graph.facts.kind}.{STEPS}"] = json.dumps(steps)
     texts, errors = {**graphs[0].notes.metadata, **texts}, {}
     if quantization is None:
-        written = _with_metadata(written, texts)
+        written = _finished(written, texts)
     else:
         with tempfile.TemporaryDirectory() as folder:
             file, calibration = Path(folder, path.name), None
             if quantization.recordings is not None:
-                file.write_bytes(_with_metadata(written, texts))
+                file.write_bytes(_finished(written, texts))
                 calibration = Calibration.of(stepper, quantization.recordings, file)
             written = _quantized(written, quantization, calibration and calibration.calls)
-            written = _with_metadata(written, {**texts, f"{METADATA}.{QUANTIZED}": quantization.kind})
+            written = _finished(written, {**texts, f"{METADATA}.{QUANTIZED}": quantization.kind})
             if calibration is not None:
                 file.write_bytes(written)
                 errors = calibration.errors(file)
@@ -324,14 +324,15 @@ def _product_names(written: bytes) -> list[str]:
     return [part.partition("/")[2] for name in tensors for part in name.split(";")]
 
 
-def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
-    """Add entries to the metadata of a file."""
+def _finished(written: bytes, texts: Mapping[str, str]) -> bytes:
+    """Give each output a tensor of its own, and add entries to the metadata of a file."""
     schema = package("ai_edge_litert.schema_py_generated")
     model = schema.ModelT.InitFromPackedBuf(written)
     for each in model.buffers:
         if each.offset > 1:  # the quantizer stores large buffers behind the tables
             each.data = np.frombuffer(written, np.uint8, each.size, each.offset)
             each.offset = each.size = 0
+    _separate_outputs(model, schema)
     model.metadata = model.metadata or []
     for name, text in texts.items():
         buffer, entry = schema.BufferT(), schema.MetadataT()
@@ -340,6 +341,37 @@ def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
         model.buffers.append(buffer)
         model.metadata.append(entry)
     return _packed(model, len(written))
+
+
+def _separate_outputs(model: Any, schema: Any) -> None:
+    """Copy each output that is an input, a constant or another output to a tensor of its own.
+
+    The C interface of LiteRT 2.3 takes names and buffers of outputs from tensors, and mixes up outputs that share one.
+    """
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RESHAPE
+    code.version = 1
+    for signature in model.signatureDefs:
+        graph = model.subgraphs[signature.subgraphIndex]
+        computed = {int(each) for node in graph.operators for each in node.outputs}
+        outputs: list[int] = []
+        for named in signature.outputs:
+            index = named.tensorIndex
+            if index not in computed or index in outputs:
+                if code not in model.operatorCodes:
+                    model.operatorCodes.append(code)
+                tensor, node = copy.copy(graph.tensors[index]), schema.OperatorT()
+                tensor.name, tensor.buffer = named.name, 0
+                named.tensorIndex = len(graph.tensors)
+                node.opcodeIndex = model.operatorCodes.index(code)
+                node.inputs, node.outputs = [index], [named.tensorIndex]
+                node.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
+                node.builtinOptions = schema.ReshapeOptionsT()
+                node.builtinOptions.newShape = [int(size) for size in tensor.shape]
+                graph.tensors.append(tensor)
+                graph.operators.append(node)
+            outputs.append(named.tensorIndex)
+        graph.outputs = outputs
 
 
 def _packed(model: Any, size: int) -> bytes:

@@ -29,7 +29,6 @@ int LiteRtGetSignatureOutputName(Handle signature, size_t, const char **);
 int LiteRtGetSignatureInputTensorByIndex(Handle signature, size_t, Handle *);
 int LiteRtGetSignatureOutputTensorByIndex(Handle signature, size_t, Handle *);
 int LiteRtGetRankedTensorType(Handle tensor, TensorType *);
-int LiteRtGetTensorIndex(Handle tensor, uint32_t *);
 int LiteRtGetCompiledModelInputBufferRequirements(Handle compiled, size_t signature, size_t, Handle *);
 int LiteRtGetCompiledModelOutputBufferRequirements(Handle compiled, size_t signature, size_t, Handle *);
 int LiteRtCreateManagedTensorBufferFromRequirements(Handle environment, const TensorType *, Handle, Handle *);
@@ -66,7 +65,6 @@ enum { MOST = sizeof STATE / sizeof *STATE + sizeof INPUTS / sizeof *INPUTS + 2 
 typedef struct {
     size_t index, inputs, outputs;  // the place of the signature in the file, and numbers of its arrays
     const char *input_names[MOST], *output_names[MOST];
-    uint32_t input_tensors[MOST], output_tensors[MOST];
     Handle in[MOST], out[MOST];  // tensor buffers
 } Signature;
 
@@ -124,7 +122,6 @@ static void open_signature(Signature *self, const char *key, const Signature *st
     for (size_t i = 0; i < self->inputs; ++i) {
         CHECK(LiteRtGetSignatureInputName(signature, i, &self->input_names[i]));
         CHECK(LiteRtGetSignatureInputTensorByIndex(signature, i, &tensor));
-        CHECK(LiteRtGetTensorIndex(tensor, &self->input_tensors[i]));
         if (step != NULL && strcmp(self->input_names[i], VALID) != 0) continue;  // of the step
         CHECK(LiteRtGetCompiledModelInputBufferRequirements(compiled, self->index, i, &requirements));
         self->in[i] = new_buffer(tensor, requirements);
@@ -132,33 +129,13 @@ static void open_signature(Signature *self, const char *key, const Signature *st
     for (size_t i = 0; i < self->outputs; ++i) {
         CHECK(LiteRtGetSignatureOutputName(signature, i, &self->output_names[i]));
         CHECK(LiteRtGetSignatureOutputTensorByIndex(signature, i, &tensor));
-        CHECK(LiteRtGetTensorIndex(tensor, &self->output_tensors[i]));
         CHECK(LiteRtGetCompiledModelOutputBufferRequirements(compiled, self->index, i, &requirements));
         self->out[i] = new_buffer(tensor, requirements);
     }
 }
 
-// Return the buffer of an output's tensor: an output can be an input, such as the last pulse, or another output.
-static Handle buffer_of(const Signature *self, size_t output) {
-    for (size_t i = 0; i < self->inputs; ++i)
-        if (self->input_tensors[i] == self->output_tensors[output]) return self->in[i];
-    for (size_t i = 0; i < output; ++i)
-        if (self->output_tensors[i] == self->output_tensors[output]) return self->out[i];
-    return self->out[output];
-}
-
 static void run(Signature *self) {
-    Handle bound[MOST];
-    for (size_t i = 0; i < self->outputs; ++i) bound[i] = buffer_of(self, i);
-    CHECK(LiteRtRunCompiledModel(compiled, self->index, self->inputs, self->in, self->outputs, bound));
-    for (size_t i = 0; i < self->outputs; ++i) {
-        if (bound[i] == self->out[i]) continue;
-        size_t size;
-        CHECK(LiteRtGetTensorBufferPackedSize(bound[i], &size));
-        memcpy(lock(self->out[i], WRITE), lock(bound[i], READ), size);
-        CHECK(LiteRtUnlockTensorBuffer(bound[i]));
-        CHECK(LiteRtUnlockTensorBuffer(self->out[i]));
-    }
+    CHECK(LiteRtRunCompiledModel(compiled, self->index, self->inputs, self->in, self->outputs, self->out));
 }
 
 // Write frames of the output, except those before the first frame of the recording.
