@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,22 +187,38 @@ def _lines(name: str, text: str, described: dict[str, Any]) -> Iterator[str]:
     for line in text.splitlines(keepends=True):
         repeated = re.match("@(INPUTS|OUTPUTS|STATE)@", line)
         if repeated is None:
-            yield _filled(name, line, described)
+            yield filled(name, line, described)
             continue
         for each in described[repeated[1].lower()]:
-            yield _filled(name, line[repeated.end() :], {**each, **_sizes(each)})
+            yield filled(name, line[repeated.end() :], {**each, **_sizes(each)})
 
 
-def _filled(name: str, line: str, values: dict[str, Any]) -> str:
+def filled(name: str, line: str, values: dict[str, Any]) -> str:
     """Replace marks such as ``@DELAY@`` by values. Texts are escaped for literals; None is an empty text."""
 
     def value(mark: re.Match[str]) -> str:
         found = values[mark[1].lower()]
-        text = "" if found is None else json.dumps(found, ensure_ascii=False)
-        text = text[1:-1] if isinstance(found, str) else text
-        return text.replace("$", "\\$") if name.endswith(".kt") else text
+        return _ESCAPES[Path(name).suffix](found) if isinstance(found, str) else "" if found is None else str(found)
 
     return re.sub("@([A-Z_]+)@", value, line)
+
+
+def _escaped(form: str, encoding: str, size: int) -> Callable[[str], str]:
+    """Return a function that writes all but letters, digits and a few signs by the numbers of their code units.
+
+    No language then sees trigraphs, interpolations, ends of lines or of literals.
+    """
+
+    def escaped(character: re.Match[str]) -> str:
+        data = character[0].encode(encoding)
+        return "".join(form % int.from_bytes(data[at : at + size]) for at in range(0, len(data), size))
+
+    return lambda text: re.sub("[^A-Za-z0-9 _./-]", escaped, text)
+
+
+#: Texts in literals, by the ending of a program: octal bytes of UTF-8, UTF-16, or code points.
+_ESCAPES = dict.fromkeys((".c", ".cpp"), _escaped(r"\%03o", "utf-8", 1))
+_ESCAPES |= {".kt": _escaped(r"\u%04x", "utf-16-be", 2), ".swift": _escaped(r"\u{%x}", "utf-32-be", 4)}
 
 
 def _sizes(each: dict[str, Any]) -> dict[str, int]:
