@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -412,6 +413,55 @@ def test_the_sound_of_the_microphone_in_a_browser(tmp_path, network):
     piece = microphone[np.flatnonzero(microphone)[0] :][rate : rate + 2048]
     start = np.argmax(scipy.signal.correlate(spoken, piece, "valid"))
     np.testing.assert_allclose(piece, spoken[start : start + 2048], atol=1 / 32768)
+
+
+@pytest.mark.thorough
+def test_the_microphone_at_another_rate_than_the_network(tmp_path):
+    """The page changes the rate of the sound to that of the network, which is not the rate of the device."""
+    files = tmp_path / "step.onnx", tmp_path / "flush.onnx", tmp_path / "example"
+    call("export", PACKAGED, *OPTIONS, "-o", files[0], "--flush", files[1], "--example", files[2])
+    write_wav(tmp_path / "noisy.wav", mixture(np.random.default_rng(0), 30, 0)[1], 44_100)
+    fake = "device-for-media-stream", "ui-for-media-stream", f"audio-capture={tmp_path}/noisy.wav"
+    flags = " ".join(f"--use-{'file-for-' if 'audio' in name else ''}fake-{name}" for name in fake)
+    with page(files[2], tmp_path / "profile", flags) as (browser, shown):
+        shown("status", "ready")
+        browser.find_element("id", "microphone").click()
+        shown("status", "listening")
+        time.sleep(3)
+        browser.find_element("id", "stop").click()
+        shown("status", "stopped")
+        device = browser.execute_script("return new AudioContext().sampleRate")
+        given, found = (samples(browser, name) for name in ("recorded.input", "recorded.output"))
+        lag = float(shown("played").partition(" ms")[0])
+    assert device != 16_000
+    assert np.std(given) > 0.01
+    (expected,) = program(files[2]).run({"samples": given}).values()
+    np.testing.assert_allclose(found, expected[: len(found)], atol=TOLERANCE)
+    assert 24 < lag < 250  # two pulses, a pulse that waits for the change of the rate, and messages
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node.js is not installed")
+@pytest.mark.parametrize("rates", [(48_000, 16_000), (16_000, 48_000), (44_100, 16_000), (16_000, 44_100), (8, 8)])
+def test_the_resampler_of_the_page(rates, tmp_path):
+    """Sines below both limits keep times and sizes, to 100 dB, and the sizes of blocks do not matter."""
+    html = (Path(jaxrnn.export.__file__).parent / "templates" / "index.html").read_text()
+    code = [html[html.index(start) : html.index(end)] for start, end in (
+        ("function joined", "/** Return samples as a WAV"), ("class Resampler", "// The audio thread."))]  # fmt: skip
+    old, new = rates
+    script = f"""
+    const x = Float32Array.from({{length: 9000}}, (_, i) => Math.cos(i * 2 * Math.PI * 0.3 * {min(rates) / old}));
+    for (const block of [9000, 137]) {{
+      const resampler = new Resampler({old}, {new}), parts = [];
+      for (let at = 0; at < x.length; at += block) parts.push(resampler.push(x.slice(at, at + block)));
+      console.log(JSON.stringify(Array.from(joined(parts))));
+    }}"""
+    done = subprocess.run(["node", "-e", "".join(code) + script], capture_output=True, check=True, text=True)
+    whole, parts = (np.array(json.loads(line)) for line in done.stdout.splitlines())
+    np.testing.assert_array_equal(parts, whole)
+    assert 0 <= 9000 * new / old - len(whole) <= 60 * new / min(rates)
+    expected = np.cos(np.arange(len(whole)) * 2 * np.pi * 0.3 * min(rates) / new)
+    inside = slice(60 * new // min(rates), None)  # behind the edge of the recording
+    np.testing.assert_allclose(whole[inside], expected[inside], atol=2e-5)
 
 
 @pytest.mark.thorough

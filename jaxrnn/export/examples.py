@@ -19,7 +19,7 @@ from jaxrnn._files.messages import first_line, without_folders
 from jaxrnn._files.stores import check_replaceable, check_writable
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError
-from jaxrnn.export.files import Exported, data_path, digest_of
+from jaxrnn.export.files import Exported, data_path, digest_of, start_path
 from jaxrnn.onnx.stepfile import LITERT, StepFile
 from jaxrnn.steps.specs import ArraySpec, dtype_named
 from jaxrnn.verification.litert import SUFFIX
@@ -37,7 +37,7 @@ FACTS, STATE = "stream.json", "state.bin"
 def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a folder with an exported stream or step and programs that run it, to start from.
 
-    The folder gets copies of the ONNX or LiteRT files, ``stream.json`` (the arrays with their types, shapes and places
+    The folder gets copies of the files of the export, ``stream.json`` (the arrays with their types, shapes and places
     in time, the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), and programs:
     ``run.py`` (NumPy and the engine); for ONNX also ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for
     onnxruntime-web; for LiteRT also ``main.c``, ``Stream.kt`` and ``Stream.swift``.
@@ -75,7 +75,7 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         new = beside / "new"
         new.mkdir()
         for path, digest in exported.digests.items():
-            if path.suffix != ".npz" and digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
+            if digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
                 raise InputError(f"{path} was replaced after the export, so {folder} was not written: export again")
         described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
             name: earlier[name] for name in kept if name in earlier
@@ -119,7 +119,7 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str
         if folder.exists():
             raise InputError(f"{folder} is a file, and an example is a folder: give another name")
         return {}
-    data = {STATE, *(each.name for path in paths for each in (path, data_path(path)))}
+    data = {STATE, *(name for path in paths for name in _names_beside(path))}
     earlier = _earlier(folder)
     if earlier is not None and str(earlier["step"]).endswith(SUFFIX) != (step.suffix == SUFFIX):
         raise InputError(
@@ -129,7 +129,7 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str
     own = {FACTS, STATE}
     if earlier is not None:
         named = (earlier[key] for key in ("step", "flush") if isinstance(earlier[key], str))
-        own |= {each.name for name in named for each in (Path(name), data_path(Path(name)))}
+        own |= {name for each in named for name in _names_beside(Path(each))}
     if foreign := sorted(name for name in data if (folder / name).exists() and (earlier is None or name not in own)):
         raise InputError(
             f"{folder / foreign[0]} does not belong to an example, and would be replaced: choose another folder, or "
@@ -139,6 +139,11 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str
         check_replaceable(folder / name)
     programs = (earlier or {}).get("programs")
     return programs if isinstance(programs, dict) else {}
+
+
+def _names_beside(path: Path) -> set[str]:
+    """Return the names of the files that an export of a file can write."""
+    return {each.name for each in (path, data_path(path), start_path(path))}
 
 
 def _earlier(folder: Path) -> dict[str, Any] | None:
