@@ -60,6 +60,7 @@ def export_litert(
     params: Any,
     path: File,
     *,
+    step: bool = True,
     flush: bool = True,
     example: Any = None,
     batch: int | None = None,
@@ -85,6 +86,7 @@ def export_litert(
         stepper: the model, whose step is written, the streamed function, stepper or function.
         params: the parameters; by default the parameters of the stepper.
         path: the file to write. An existing file is replaced.
+        step: True, or left out: of a model, a LiteRT file has the step, and not the whole graph.
         flush: write the flush of a stream too.
         example: the input of a function, as in `jaxrnn.export_onnx`.
         batch: the number of streams of a step, as in `jaxrnn.export_onnx`.
@@ -108,6 +110,11 @@ def export_litert(
         MissingPackageError: the converter or LiteRT is not installed.
     """
     quantization = quantization_of(quantize, QUANTIZE)
+    if not step:
+        raise InputError(
+            "a LiteRT file of a model has its step: leave out `step=False`, or export a function that calls "
+            "`model.apply`"
+        )
     path = local_path(path)
     if path.suffix != SUFFIX:
         raise InputError(f"{path.name!r} must end in {SUFFIX}, by which engines recognise a LiteRT file")
@@ -344,7 +351,7 @@ def _finished(written: bytes, texts: Mapping[str, str]) -> bytes:
 
 
 def _separate_outputs(model: Any, schema: Any) -> None:
-    """Copy each output that is an input, a constant or another output to a tensor of its own.
+    """Copy each output that is an input or another output to a tensor of its own.
 
     The C interface of LiteRT 2.3 takes names and buffers of outputs from tensors, and mixes up outputs that share one.
     """
@@ -353,23 +360,25 @@ def _separate_outputs(model: Any, schema: Any) -> None:
     code.version = 1
     for signature in model.signatureDefs:
         graph = model.subgraphs[signature.subgraphIndex]
-        computed = {int(each) for node in graph.operators for each in node.outputs}
-        outputs: list[int] = []
+        inputs, outputs = {int(each) for each in graph.inputs}, list[int]()
+        computed = {int(each) for node in graph.operators for each in node.outputs} | inputs
         for named in signature.outputs:
             index = named.tensorIndex
-            if index not in computed or index in outputs:
-                if code not in model.operatorCodes:
-                    model.operatorCodes.append(code)
-                tensor, node = copy.copy(graph.tensors[index]), schema.OperatorT()
-                tensor.name, tensor.buffer = named.name, 0
-                named.tensorIndex = len(graph.tensors)
-                node.opcodeIndex = model.operatorCodes.index(code)
-                node.inputs, node.outputs = [index], [named.tensorIndex]
-                node.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
-                node.builtinOptions = schema.ReshapeOptionsT()
-                node.builtinOptions.newShape = [int(size) for size in tensor.shape]
+            if index in inputs or index in outputs:
+                tensor = copy.copy(graph.tensors[index])
+                tensor.name, named.tensorIndex = named.name, len(graph.tensors)
                 graph.tensors.append(tensor)
-                graph.operators.append(node)
+                # LiteRT computes a copy of a constant beforehand, and refuses the buffer of the caller.
+                if index in computed:
+                    tensor.buffer, node = 0, schema.OperatorT()
+                    if code not in model.operatorCodes:
+                        model.operatorCodes.append(code)
+                    node.opcodeIndex = model.operatorCodes.index(code)
+                    node.inputs, node.outputs = [index], [named.tensorIndex]
+                    node.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
+                    node.builtinOptions = schema.ReshapeOptionsT()
+                    node.builtinOptions.newShape = [int(size) for size in tensor.shape]
+                    graph.operators.append(node)
             outputs.append(named.tensorIndex)
         graph.outputs = outputs
 
