@@ -222,8 +222,12 @@ def _escaped(form: str, encoding: str, size: int) -> Callable[[str], str]:
 
 
 #: Texts in literals, by the ending of a program: octal bytes of UTF-8, UTF-16, or code points.
-_ESCAPES = dict.fromkeys((".c", ".cpp"), _escaped(r"\%03o", "utf-8", 1))
-_ESCAPES |= {".kt": _escaped(r"\u%04x", "utf-16-be", 2), ".swift": _escaped(r"\u{%x}", "utf-32-be", 4)}
+_ESCAPES: dict[str, Callable[[str], str]] = {
+    ".c": (_of_c := _escaped(r"\%03o", "utf-8", 1)),
+    ".cpp": _of_c,
+    ".kt": _escaped(r"\u%04x", "utf-16-be", 2),
+    ".swift": _escaped(r"\u{%x}", "utf-32-be", 4),
+}
 
 
 def _sizes(each: dict[str, Any]) -> dict[str, int]:
@@ -254,6 +258,7 @@ def _facts_of(exported: Exported) -> tuple[dict[str, Any], bytes]:
         "shortest": spec.shortest,
         "longest": spec.longest,
         "rate": facts.frame_rate,
+        "look_ahead_ms": facts.look_ahead_ms,
         "inputs": [
             {"name": facts.inputs[each.name], **_typed(each), "time_axis": each.time_axis} for each in spec.inputs
         ],
@@ -280,6 +285,7 @@ def _outputs(step: StepFile, flush: StepFile | None) -> Iterator[dict[str, Any]]
                 **_typed(each),
                 "time_axis": each.time_axis,
                 "delay": each.delay,
+                "delay_ms": step.delay_ms(each),
                 "count": None if flush is None else flush.counts.get(each.name),
                 "in_step": each.name in step.outputs,
             }

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrnn._files.messages import describe, near
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.steps.specs import Arrays, from_python
-from jaxrnn.steps.stepspec import State, StepSpec
+from jaxrnn.steps.stepspec import State, StepSpec, milliseconds
 
 #: The entry of a moving state that identifies the network, ``uint8[16]``.
 NETWORK = "jaxrnn.network"
@@ -122,13 +122,25 @@ class DropDelay:
         pieces = [drop(run({"input": pulse})) for pulse in microphone]
         pieces.append(drop(run.flush()))
 
+    Args:
+        spec: the spec of the stream.
+        frame_rate: input frames per second, or None if the rate is unknown.
+
     Attributes:
         left: for each output with a time axis, the number of frames that are still to drop.
+        delay_ms: for each output with a time axis, the delay in milliseconds; None without a frame rate.
     """
 
-    def __init__(self, spec: StepSpec):
-        self._axes = {each.name: each.time_axis for each in spec.outputs if each.time_axis is not None}
-        self.left = {each.name: each.delay or 0 for each in spec.outputs if each.time_axis is not None}
+    def __init__(self, spec: StepSpec, frame_rate: float | None = None):
+        timed = [each for each in spec.outputs if each.time_axis is not None]
+        self._axes = {each.name: each.time_axis for each in timed if each.time_axis is not None}
+        self.left = {each.name: each.delay or 0 for each in timed}
+        self.delay_ms: dict[str, float | None] = {
+            each.name: None
+            if frame_rate is None or each.rate is None
+            else milliseconds(each.delay or 0, frame_rate, each.rate)
+            for each in timed
+        }
 
     def __call__(self, outputs: Arrays) -> dict[str, Any]:
         """Return the outputs without the frames before frame 0."""
