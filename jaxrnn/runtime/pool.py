@@ -527,7 +527,8 @@ def _ended(now: _Streams, entry: _Open, tail: Arrays | None, valid: int | None) 
             f"{held} frame(s) wait and the tail has {existing}, which is more than the pulse of {spec.pulse}: push the "
             "tail, call run, and then flush"
         )
-    for each in spec.inputs if given is not None else ():
+    assert given is not None  # a step without frames in time holds none
+    for each in spec.inputs:
         part = _within(each, given[each.name], 0, existing, spec.pulse)
         _within(each, pulse[each.name], held, held + existing, spec.pulse)[...] = part
     return pulse, held + existing
