@@ -64,6 +64,7 @@ def test_the_facts_of_a_folder(denoiser):
     assert (facts["step"], facts["flush"], facts["pulse"], facts["rate"]) == ("step.onnx", "flush.onnx", 128, 16_000)
     assert facts["inputs"] == [{"name": "samples", "type": "float32", "shape": [128], "time_axis": 0}]
     (audio,) = facts["outputs"]
+    assert (audio["delay_ms"], facts["look_ahead_ms"]) == (8.0, 15.9375)
     assert (audio["name"], audio["shape"], audio["delay"], audio["count"]) == ("audio", [128], 128, "audio_count")
     first, held = dict(np.load(denoiser[0] / "step.first_state.npz")), program(folder).first_state()
     assert list(held) == [each["input"] for each in facts["state"]]
