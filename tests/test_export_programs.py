@@ -225,11 +225,9 @@ def test_a_network_with_hostile_names(tmp_path):
     facts = exported.step.facts
     names = [*facts.inputs.values(), *facts.outputs.values(), *(each.input for each in facts.state.values())]
     assert all(len(f"{name}={name}".splitlines()) == 1 and name.count("=") == 0 for name in names)
-    for name in ("a=b", "a\nb"):
-        check_refused(
-            jaxrnn.InputError, "separates names in files", jaxrnn.export_onnx, streamed, None, tmp_path / "s.onnx",
-            names={names[0]: name},
-        )  # fmt: skip
+    for name in ("a=b", "a\nb", "a,b"):
+        given = streamed, None, tmp_path / "s.tflite"
+        check_refused(jaxrnn.InputError, "separates names in files", export_litert, *given, names={names[0]: name})
 
 
 FILES = sorted(MODELS.rglob("*.onnx")) if MODELS.is_dir() else []
