@@ -475,15 +475,15 @@ def test_errors_of_pulses_change_nothing(models):
     pool.run()
     before = pool.state(name)
     pulse = case.cut(recording, 0, 4)["feats"]
-    bad = [pulse[:, :, :3], np.concatenate([pulse, pulse], 2), pulse.astype(np.float64), pulse[0]]
-    for value in bad:
+    bad = [np.concatenate([pulse, pulse], 2), pulse.astype(np.float64), pulse[0]]
+    for value in (np.concatenate([pulse, pulse], 1), *bad[1:]):
         check_refused(jaxrnn.InputError, "feats", pool.push, name, {"feats": value})
     check_refused(jaxrnn.InputError, "no input 'other'", pool.push, name, {"other": pulse})
     assert pool.run() == {}
     short = {"feats": pulse[:, :, :2]}
     wrong = [
-        (({"feats": bad[1]}, 2), "at most the frames of a pulse"),
-        (({"feats": bad[2]}, 2), "got float64"),
+        (({"feats": bad[0]}, 2), "at most the frames of a pulse"),
+        (({"feats": bad[1]}, 2), "got float64"),
         (({"other": pulse}, 2), "no input 'other'"),
         ((pulse, 2), "dict of arrays by name"),
         ((short, 3), "from 0 to the 2 frame"),
@@ -660,3 +660,16 @@ def test_a_pool_compiles_before_its_streams_need_it(monkeypatch):
     unready.push(unready.open(), {"x": np.ones(4, np.float32)})
     with pytest.raises(TypeError):
         unready.run()
+
+
+def test_blocks_are_multiples_of_what_recordings_are():
+    """A recording in pairs of frames comes in blocks of pairs."""
+    example = {"x": jax.ShapeDtypeStruct((8,), np.float32)}
+    streamed = jaxrnn.stream(lambda a: {"y": a["x"].reshape(-1, 2).sum(1)}, example, axes=0, multiple=2, pulse=4)
+    pool = StreamPool(streamed, None, 1)
+    stream = pool.open()
+    odd = {"x": np.ones(3, np.float32)}
+    check_refused(jaxrnn.InputError, "x got 3 frames, but needs a multiple of 2", pool.push, stream, odd)
+    pool.push(stream, {"x": np.ones(6, np.float32)})
+    assert pool.run()[stream]["y"].tolist() == [2, 2]
+    assert pool.flush(stream)["y"].tolist() == [2]

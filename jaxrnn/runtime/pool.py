@@ -621,7 +621,8 @@ class NextFrames:
             arrays = {name: array if hasattr(array, "shape") else np.asarray(array) for name, array in block.items()}
             count = spec.count_frames(arrays) or 0
             if count % spec.multiple:
-                raise InputError(f"{spec.label} takes multiples of {spec.multiple} frames, not {count}")
+                names = ", ".join(each.name for each in specs if each.time_axis is not None)
+                raise InputError(f"{spec.label}: {names} got {count} frames, but needs a multiple of {spec.multiple}")
             specs = [
                 each if each.time_axis is None else each.with_frames(count * each.sizes[each.time_axis] // spec.pulse)
                 for each in specs
