@@ -82,7 +82,7 @@ def test_other_arguments():
         check_refused(jaxrnn.InputError, words, loaded.apply, params, {"x": ONES})
     for options, words in (
         ({"static": {"q": 1}}, "'q'"),
-        ({"static": {"x": 1.0}}, r"static: .*float32\[2, 3\] needs an array of that shape"),
+        ({"static": {"x": "one"}}, r"static: .*float32\[2, 3\] needs an array of that shape"),
         ({"static": {"x": [[1, 2, 3], [4]]}}, r"x: float32\[2, 3\] cannot be made from list"),
         *(({name: ["x"]}, f"{name} must be a dict by name, not list") for name in ("static", "state", "dims")),
         ({"limits": 3}, r"limits must be jaxrnn\.Limits, not int"),

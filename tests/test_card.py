@@ -68,7 +68,9 @@ def test_a_delay_is_in_milliseconds_only_with_a_rate(tmp_path):
     assert "- `total`: known at the end of a recording" in said
     assert "- licence: not stated" in said
     assert "- input frames per second: not known" in said
-    given = call_json("card", tmp_path / "model.onnx", "--rate", "50")["delay_ms"]
+    with_rate = call_json("card", tmp_path / "model.onnx", "--rate", "50")
+    given = with_rate["delay_ms"]
+    assert "- look-ahead: 1 input frame(s), 20 ms" in with_rate["text"]
     jaxrnn.export_onnx(model.stream(symbol), model.params, tmp_path / "step.onnx", frame_rate=50.0)
     stated = call_json("card", tmp_path / "step.onnx")
     assert stated["exported"]["delay"]["y"] == 1

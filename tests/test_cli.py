@@ -10,6 +10,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import warnings
 from typing import Literal
 
 import click
@@ -473,6 +474,11 @@ def test_a_batch_as_time_warns(layers):
     for command in ("inspect", "card"):
         assert "'batch' looks like a batch axis" in call(command, layers, "--symbol", "batch").stderr
         assert "looks like" not in call(command, layers, "--symbol", "T").stderr
+    named = layers_model()
+    for value in (*named.graph.input, *named.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    with warnings.catch_warnings(action="error"):
+        load(named).stream("N")  # along which the recurrence runs
     model = load(layers)
     with pytest.warns(UserWarning, match="'batch' looks like a batch axis.*give another `symbol=NAME`") as given:
         model.stream("batch", dims={"T": 2})

@@ -1,4 +1,4 @@
-"""The folder that `export --example` writes: stream.json, and its programs in Python, in a browser and in C++."""
+"""The folder that `export --example` writes: stream.json, and its programs in Python and in a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import http.server
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import threading
@@ -34,8 +33,8 @@ from jaxrnn.export import export_litert, write_example
 
 OPTIONS = ("--stft", "256", "--hop", "128", "--window", "sqrt_hann", "--gives", "mask", "--rate", "16000")
 TOLERANCE = 1e-5
-#: package/dist of ``npm pack onnxruntime-web``, and a folder with include/ and lib/ of ONNX Runtime.
-WEB, NATIVE = os.environ.get("JAXRNN_ONNXRUNTIME_WEB"), os.environ.get("JAXRNN_ONNXRUNTIME")
+#: package/dist of ``npm pack onnxruntime-web``.
+WEB = os.environ.get("JAXRNN_ONNXRUNTIME_WEB")
 
 
 def program(folder):
@@ -65,6 +64,7 @@ def test_the_facts_of_a_folder(denoiser):
     assert (facts["step"], facts["flush"], facts["pulse"], facts["rate"]) == ("step.onnx", "flush.onnx", 128, 16_000)
     assert facts["inputs"] == [{"name": "samples", "type": "float32", "shape": [128], "time_axis": 0}]
     (audio,) = facts["outputs"]
+    assert (audio["delay_ms"], facts["look_ahead_ms"]) == (8.0, 15.9375)
     assert (audio["name"], audio["shape"], audio["delay"], audio["count"]) == ("audio", [128], 128, "audio_count")
     first, held = dict(np.load(denoiser[0] / "step.first_state.npz")), program(folder).first_state()
     assert list(held) == [each["input"] for each in facts["state"]]
@@ -201,6 +201,11 @@ def test_the_folder_of_a_litert_file(tmp_path, flush):
             np.testing.assert_allclose(found[name], expected[name][:frames], rtol=1e-6, atol=atol)
 
 
+def mirrored(inputs):
+    """A function of recordings of three frames or more."""
+    return {"y": jnp.pad(inputs["x"], (2, 2), mode="reflect")[4:]}
+
+
 @needs_litert
 @pytest.mark.thorough
 def test_the_command_writes_the_folder_of_a_litert_file(tmp_path):
@@ -216,98 +221,6 @@ def test_the_command_writes_the_folder_of_a_litert_file(tmp_path):
     assert "whose programs do not run step.onnx: choose another folder" in " ".join(refused.stderr.split())
     assert (folder / "stream.json").read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"folder", "step.tflite"}
-
-
-def summed(arrays):
-    """A sound with states of several types."""
-    results = counted({"x": arrays["x"][:, None]})
-    return {"y": sum(each.astype(np.float32) for each in results.values())[:, 0]}
-
-
-def added(arrays):
-    """A running sum, which is an output and a state, plus a frame before, which is a state and the pulse."""
-    return {"y": jnp.cumsum(arrays["x"]) + jnp.pad(arrays["x"], (1, 0))[:-1]}
-
-
-def rows(arrays):
-    """A running sum of frames of three elements, half as many frames, and with a batch axis of one stream."""
-    return {"y": jnp.cumsum(arrays["x"][0, ::2], axis=0)[None]}
-
-
-def mirrored(inputs):
-    """A function of recordings of three frames or more."""
-    return {"y": jnp.pad(inputs["x"], (2, 2), mode="reflect")[4:]}
-
-
-def run_in_c(example, data, build):
-    """Compile main.c of an example, and run frames through the stream; return the result and the output."""
-    (library,) = importlib.util.find_spec("ai_edge_litert").submodule_search_locations
-    warned = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover")
-    linked = ("-L", library, "-lLiteRt", f"-Wl,-rpath,{library}")
-    if not (build / "stream").exists():
-        subprocess.run(["gcc", *warned, example / "main.c", "-o", build / "stream", *linked], check=True)
-    done = subprocess.run([build / "stream", example], input=data.tobytes(), capture_output=True, check=False)
-    return done, np.frombuffer(done.stdout, np.float32)
-
-
-@needs_litert
-@pytest.mark.thorough
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
-def test_the_program_in_c(tmp_path):
-    """Recordings of all lengths in a pulse, none too; frames of several elements; a step of a model; and refusals."""
-    rng = np.random.default_rng(0)
-    for function, shape, axis, options in (
-        (smoothed, (8,), 0, {"pulse": 3}),
-        (summed, (8,), 0, {"pulse": 2}),
-        (rows, (1, 8, 3), 1, {"pulse": 4}),
-        (added, (8,), 0, {"pulse": 1}),
-        (mirrored, (8,), 0, {"pulse": 2, "constraints": ["S >= 3", "S <= 9"]}),
-    ):
-        folder = tmp_path / function.__name__
-        folder.mkdir()
-        with jax.enable_x64(True):
-            streamed = jaxrnn.stream(function, {"x": jax.ShapeDtypeStruct(shape, np.float32)}, axes=axis, **options)
-            write_example(export_litert(streamed, None, folder / "step.tflite"), folder / "example")
-            for frames in (0, 2, 3, 8, 9, 10):
-                x = rng.standard_normal([frames if at == axis else size for at, size in enumerate(shape)])
-                x = x.astype(np.float32)
-                done, found = run_in_c(folder / "example", x, folder)
-                if function is mirrored and not 3 <= frames <= 9:
-                    assert b"is not for recordings of this length" in done.stderr
-                    assert done.returncode == 1
-                    continue
-                assert done.returncode == 0, done.stderr
-                expected = np.ravel(function({"x": jnp.asarray(x)})["y"])
-                np.testing.assert_allclose(found, expected, rtol=1e-6, atol=4e-3 if function is summed else 1e-6)
-
-    folder = tmp_path / "whole"
-    folder.mkdir()
-    streamed = jaxrnn.stream(smoothed, {"x": np.zeros(8, np.float32)}, axes=0, pulse=4)
-    named = {"flush": False, "names": {"x": 'the "$x"\\'}}
-    write_example(export_litert(streamed, None, folder / "step.tflite", **named), folder / "example")
-    for name, literal in (("Stream.kt", r'"the \"\$x\"\\" to memory(16)'), ("Stream.swift", r'"the \"$x\"\\": 16')):
-        text = (folder / "example" / name).read_text()
-        assert literal in text
-        assert not re.search("@[A-Z]+@", text)
-        assert all(each["input"] in text for each in program(folder / "example").STREAM["state"])
-    done, found = run_in_c(folder / "example", np.arange(8, dtype=np.float32), folder)
-    np.testing.assert_allclose(found, smoothed({"x": jnp.arange(8, dtype=np.float32)})["y"][:6], rtol=1e-6)
-    done, _ = run_in_c(folder / "example", np.zeros(6, np.float32), folder)
-    assert b"do not fill a pulse: export the stream with its flush" in done.stderr
-
-    folder = tmp_path / "pair"
-    folder.mkdir()
-    streamed = jaxrnn.stream(lambda x: {"y": x["a"] - x["b"]}, {n: np.zeros(8, np.float32) for n in "ab"}, axes=0)
-    write_example(export_litert(streamed, None, folder / "step.tflite"), folder / "example")
-    assert b"from one array of frames to another" in run_in_c(folder / "example", np.zeros(6), folder)[0].stderr
-
-    folder, model = tmp_path / "model", jaxrnn.load(PACKAGED)
-    call("export", PACKAGED, "--dim", "time=1", "-o", tmp_path / "s.tflite", "--example", folder)
-    x = rng.uniform(size=(5, 1, 129)).astype(np.float32)
-    done, found = run_in_c(folder, x, tmp_path)
-    expected, _ = model.scan(model.params, model.init(), {"magnitude": x[:, None]})
-    np.testing.assert_allclose(found, np.ravel(expected["mask"]), atol=TOLERANCE)
 
 
 @pytest.mark.thorough
@@ -504,6 +417,55 @@ def test_the_sound_of_the_microphone_in_a_browser(tmp_path, network):
 
 
 @pytest.mark.thorough
+def test_the_microphone_at_another_rate_than_the_network(tmp_path):
+    """The page changes the rate of the sound to that of the network, which is not the rate of the device."""
+    files = tmp_path / "step.onnx", tmp_path / "flush.onnx", tmp_path / "example"
+    call("export", PACKAGED, *OPTIONS, "-o", files[0], "--flush", files[1], "--example", files[2])
+    write_wav(tmp_path / "noisy.wav", mixture(np.random.default_rng(0), 30, 0)[1], 44_100)
+    fake = "device-for-media-stream", "ui-for-media-stream", f"audio-capture={tmp_path}/noisy.wav"
+    flags = " ".join(f"--use-{'file-for-' if 'audio' in name else ''}fake-{name}" for name in fake)
+    with page(files[2], tmp_path / "profile", flags) as (browser, shown):
+        shown("status", "ready")
+        browser.find_element("id", "microphone").click()
+        shown("status", "listening")
+        time.sleep(3)
+        browser.find_element("id", "stop").click()
+        shown("status", "stopped")
+        device = browser.execute_script("return new AudioContext().sampleRate")
+        given, found = (samples(browser, name) for name in ("recorded.input", "recorded.output"))
+        lag = float(shown("played").partition(" ms")[0])
+    assert device != 16_000
+    assert np.std(given) > 0.01
+    (expected,) = program(files[2]).run({"samples": given}).values()
+    np.testing.assert_allclose(found, expected[: len(found)], atol=TOLERANCE)
+    assert 24 < lag < 250  # two pulses, a pulse that waits for the change of the rate, and messages
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node.js is not installed")
+@pytest.mark.parametrize("rates", [(48_000, 16_000), (16_000, 48_000), (44_100, 16_000), (16_000, 44_100), (8, 8)])
+def test_the_resampler_of_the_page(rates, tmp_path):
+    """Sines below both limits keep times and sizes, to 100 dB, and the sizes of blocks do not matter."""
+    html = (Path(jaxrnn.export.__file__).parent / "templates" / "index.html").read_text()
+    code = [html[html.index(start) : html.index(end)] for start, end in (
+        ("function joined", "/** Return samples as a WAV"), ("class Resampler", "// The audio thread."))]  # fmt: skip
+    old, new = rates
+    script = f"""
+    const x = Float32Array.from({{length: 9000}}, (_, i) => Math.cos(i * 2 * Math.PI * 0.3 * {min(rates) / old}));
+    for (const block of [9000, 137]) {{
+      const resampler = new Resampler({old}, {new}), parts = [];
+      for (let at = 0; at < x.length; at += block) parts.push(resampler.push(x.slice(at, at + block)));
+      console.log(JSON.stringify(Array.from(joined(parts))));
+    }}"""
+    done = subprocess.run(["node", "-e", "".join(code) + script], capture_output=True, check=True, text=True)
+    whole, parts = (np.array(json.loads(line)) for line in done.stdout.splitlines())
+    np.testing.assert_array_equal(parts, whole)
+    assert 0 <= 9000 * new / old - len(whole) <= 60 * new / min(rates)
+    expected = np.cos(np.arange(len(whole)) * 2 * np.pi * 0.3 * min(rates) / new)
+    inside = slice(60 * new // min(rates), None)  # behind the edge of the recording
+    np.testing.assert_allclose(whole[inside], expected[inside], atol=2e-5)
+
+
+@pytest.mark.thorough
 def test_a_file_in_a_browser(denoiser, tmp_path):
     """Without a microphone, there is a message; the sound of a file is that of run.py."""
     place, expected = denoiser
@@ -533,32 +495,3 @@ def test_a_file_in_a_browser(denoiser, tmp_path):
                 shown("status", "ready")
                 browser.find_element("id", "file").send_keys(str(place / "noisy.wav"))
             assert problem in shown("problem", "e")
-
-
-@pytest.mark.thorough
-def test_the_program_in_cpp(denoiser, tmp_path):
-    if NATIVE is None or shutil.which("cmake") is None:
-        pytest.skip("set JAXRNN_ONNXRUNTIME to a folder with include/ and lib/ of ONNX Runtime, and install cmake")
-    place, expected = denoiser
-    found = run_in_cpp(place / "example", read_sound(place / "noisy.wav")[0], tmp_path / "sound")
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
-
-    with jax.enable_x64(True):
-        streamed = jaxrnn.stream(summed, {"x": jax.ShapeDtypeStruct((8,), np.float32)}, axes=0, pulse=2)
-        x = np.random.default_rng(0).standard_normal(9).astype(np.float32)
-        expected = summed({"x": jnp.asarray(x)})["y"]
-        for join in (False, True):
-            paths = tmp_path / "step.onnx", tmp_path / "flush.onnx"
-            exported = jaxrnn.export_onnx(streamed, None, paths[0], flush=paths[1], join_state=join)
-            folder = tmp_path / f"joined_{join}"
-            write_example(exported, folder)
-            np.testing.assert_allclose(run_in_cpp(folder, x, folder), expected, rtol=1e-6, atol=4e-3)
-
-
-def run_in_cpp(example, samples, build):
-    """Compile main.cpp of an example, and run samples through the stream."""
-    subprocess.run(["cmake", "-S", example, "-B", build / "build", f"-DONNXRUNTIME={NATIVE}"], check=True)
-    subprocess.run(["cmake", "--build", build / "build"], check=True)
-    samples.tofile(build / "in.f32")
-    subprocess.run([build / "build" / "stream", example, build / "in.f32", build / "out.f32"], check=True)
-    return np.fromfile(build / "out.f32", np.float32)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from exported_files import ExportedStream
+from onnx import TensorProto, helper, numpy_helper
 from refusals import check_refused
 from small_models import layers_model, step_model
 from test_export_step import assert_close, filter_params, filter_stream, filtered, recording
@@ -109,8 +110,49 @@ def test_a_first_state_that_depends_on_an_input(tmp_path):
     example = {"x": jax.ShapeDtypeStruct((9,), np.float32), "scale": jax.ShapeDtypeStruct((), np.float32)}
     streamed = jaxrnn.stream(offset, example, axes={"x": 0, "scale": None})
     assert streamed.spec.constants == ("scale",)
-    with pytest.raises(jaxrnn.UnsupportedError, match=r"depends on the input\(s\) scale"):
+    with pytest.raises(jaxrnn.UnsupportedError, match=r"depends on the input\(s\) scale.*`--static scale=0`"):
         jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx")
+
+
+def test_a_number_fixes_a_first_state(tmp_path):
+    """A number fills the declared shape, so that the first state of the recurrence is known."""
+    shapes = {"x": ["T", "n", 3], "h0": ["n", 4], "y": None}
+    arrays = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    weights = {name: np.full(shape, 0.1, np.float32) for name, shape in (("W", (1, 4, 3)), ("R", (1, 4, 4)))}
+    nodes = [
+        helper.make_node("Unsqueeze", ["h0", "axes"], ["first"]),
+        helper.make_node("RNN", ["x", "W", "R", "", "", "first"], ["y"], hidden_size=4),
+    ]
+    stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    stored.append(numpy_helper.from_array(np.array([0]), "axes"))
+    graph = helper.make_graph(nodes, "g", arrays[:2], arrays[2:], stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(jaxrnn.UnsupportedError, match=r"`--static h0=0`"):
+        jaxrnn.export_onnx(jaxrnn.load(proto).stream("T"), jaxrnn.load(proto).params, tmp_path / "step.onnx")
+    model = jaxrnn.load(proto, static={"h0": 2})
+    np.testing.assert_array_equal(model.static["h0"], np.full((1, 4), 2, np.float32))
+    exported = jaxrnn.export_onnx(model.stream("T"), model.params, tmp_path / "step.onnx")
+    (first,) = (array for name, array in exported.step.facts.first.items() if array.dtype == np.float32)
+    np.testing.assert_array_equal(first, np.full(first.shape, 2))
+
+
+def test_a_dimension_of_some_state_is_one_stream(tmp_path):
+    """An open first axis that some state has is 1 unless a size is given, which is said."""
+    shapes = {"x": ["b", 3], "h": ["b", 3], "k": [1, 3], "y": ["b", 3], "h_out": ["b", 3], "k_out": [1, 3]}
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()}
+    nodes = [
+        helper.make_node("Add", ["x", "h"], ["h_out"]),
+        helper.make_node("Neg", ["k"], ["k_out"]),
+        helper.make_node("Add", ["h_out", "k_out"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [infos[n] for n in "xhk"], [infos[n] for n in ("y", "h_out", "k_out")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = jaxrnn.load(proto, state={"h": "h_out", "k": "k_out"})
+    with pytest.warns(UserWarning, match="'b' has the size 1"):
+        exported = jaxrnn.export_onnx(model, None, tmp_path / "step.onnx", step=True)
+    assert exported.step.facts.spec.inputs[0].shape == (1, 3)
+    exported = jaxrnn.export_onnx(model, None, tmp_path / "step.onnx", step=True, dims={"b": 2})
+    assert exported.step.facts.spec.inputs[0].shape == (2, 3)
 
 
 def contents(folder):

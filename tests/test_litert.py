@@ -17,6 +17,7 @@ from verifier import run_session, session
 import jaxrnn
 from jaxrnn import audio
 from jaxrnn.cli import main
+from jaxrnn.demo import PACKAGED
 from jaxrnn.errors import InputError, MissingPackageError, ModelError, UnsupportedError
 from jaxrnn.export import FileRunner, Quantization, export_litert, verify_export
 from jaxrnn.verification.litert import LiteRt, Signature, operations, read_metadata, read_signature
@@ -245,9 +246,9 @@ def test_names_with_commas(tmp_path):
     path = tmp_path / "step.tflite"
     names = read_metadata(path) if export_litert(streamed, None, path) else {}
     assert verify_export(streamed, None, path).ok
-    assert ("a;b" in names["jaxrnn.step"], "a,b" in names["jaxrnn.step"], "c;d" in names["jaxrnn.step"]) == (True,) * 3
-    with pytest.raises(InputError, match="'e,f' has one"):
-        export_litert(streamed, None, path, names={"a;b": "e,f"})
+    assert ("a_b" in names["jaxrnn.step"], "a,b" in names["jaxrnn.step"], "c_d" in names["jaxrnn.step"]) == (True,) * 3
+    with pytest.raises(InputError, match="'e,f' has it"):
+        export_litert(streamed, None, path, names={"a_b": "e,f"})
 
 
 def stepper_of(path):
@@ -336,6 +337,15 @@ def test_a_state_moves_between_jax_and_engines(models, tmp_path):
         here.state = state
         for found, each in zip(outputs, frames[start : start + 3], strict=True):
             np.testing.assert_allclose(found, known({"feats": each})["logits"], atol=1e-5)
+
+
+@needs_litert
+def test_a_model_is_written_as_its_step(tmp_path):
+    """The arguments are those of `export_onnx`, which writes the whole graph by default."""
+    model, path = jaxrnn.load(PACKAGED), tmp_path / "step.tflite"
+    assert export_litert(model, None, path, step=True, dims={"time": 1}).step.facts.kind == "step"
+    with pytest.raises(InputError, match="leave out `step=False`"):
+        export_litert(model, None, path, step=False, dims={"time": 1})
 
 
 @needs_litert

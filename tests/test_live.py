@@ -182,6 +182,7 @@ def test_a_stream_moves_between_runners_pools_pulses_and_files(tmp_path):
     run, pool = jaxrnn.Runner(streamed(smoothed), params), jaxrnn.StreamPool(streamed(smoothed, 4), params, 2)
     drop = DropDelay(streamed(smoothed).spec)
     assert drop.left == {"y": 2}
+    assert (drop.delay_ms, DropDelay(streamed(smoothed).spec, 50).delay_ms) == ({"y": None}, {"y": 40.0})
     found = [drop(run({"x": x[k : k + 2]})) for k in (0, 2)]
     assert [len(each["y"]) for each in found] == [0, 2]
     stream = pool.open(state=saved(run.state))

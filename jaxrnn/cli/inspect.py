@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -13,6 +14,7 @@ from jaxrnn._files.messages import as_json, bytes_of
 from jaxrnn.cli.commands import FrameCount, Given, NumberRange, Option, Taken, command
 from jaxrnn.cli.options import OUTPUT, Dims, ModelFile, new_file, split_pairs
 from jaxrnn.cli.output import Block, Table, TextLine, busy, fields, past_line, plain_warnings, show, wrapped
+from jaxrnn.errors import JaxrnnError
 
 if TYPE_CHECKING:
     from jaxrnn.model.inspection import Inspection
@@ -131,9 +133,13 @@ def inspected(
     """Inspect a file with the options of a command."""
     from jaxrnn.model.inspection import inspect_model
     from jaxrnn.model.streaming import warn_of_batch
+    from jaxrnn.onnx.graph import is_batch_name
 
-    if symbol is not None:
-        warn_of_batch(symbol)
+    if symbol is not None and is_batch_name(symbol):
+        with contextlib.suppress(JaxrnnError):  # which the report has
+            with plain_warnings(shown=False):
+                model = file.load()
+            warn_of_batch(model, symbol)
     given = {"static": file.static, "state": file.state, "dims": {**file.dims, **(dims or {})}}
     with busy(f"inspecting {file.path.name}"), plain_warnings(shown=False):  # the report has their facts
         return inspect_model(file.path, **given, streams=symbol or True, past=past, graph=graph)

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from jaxrnn._files.messages import first_line, without_folders
 from jaxrnn._files.stores import check_replaceable, check_writable
 from jaxrnn._files.writing import replace_all, scratch
 from jaxrnn.errors import InputError
-from jaxrnn.export.files import Exported, data_path, digest_of
+from jaxrnn.export.files import Exported, data_path, digest_of, start_path
 from jaxrnn.onnx.stepfile import LITERT, StepFile
 from jaxrnn.steps.specs import ArraySpec, dtype_named
 from jaxrnn.verification.litert import SUFFIX
@@ -37,7 +37,7 @@ FACTS, STATE = "stream.json", "state.bin"
 def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a folder with an exported stream or step and programs that run it, to start from.
 
-    The folder gets copies of the ONNX or LiteRT files, ``stream.json`` (the arrays with their types, shapes and places
+    The folder gets copies of the files of the export, ``stream.json`` (the arrays with their types, shapes and places
     in time, the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), and programs:
     ``run.py`` (NumPy and the engine); for ONNX also ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for
     onnxruntime-web; for LiteRT also ``main.c``, ``Stream.kt`` and ``Stream.swift``.
@@ -75,7 +75,7 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
         new = beside / "new"
         new.mkdir()
         for path, digest in exported.digests.items():
-            if path.suffix != ".npz" and digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
+            if digest_of(Path(shutil.copyfile(path, new / path.name))) != digest:
                 raise InputError(f"{path} was replaced after the export, so {folder} was not written: export again")
         described["programs"] = {name: _digest(text) for name, text in texts.items()} | {
             name: earlier[name] for name in kept if name in earlier
@@ -119,7 +119,7 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str
         if folder.exists():
             raise InputError(f"{folder} is a file, and an example is a folder: give another name")
         return {}
-    data = {STATE, *(each.name for path in paths for each in (path, data_path(path)))}
+    data = {STATE, *(name for path in paths for name in _names_beside(path))}
     earlier = _earlier(folder)
     if earlier is not None and str(earlier["step"]).endswith(SUFFIX) != (step.suffix == SUFFIX):
         raise InputError(
@@ -129,7 +129,7 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str
     own = {FACTS, STATE}
     if earlier is not None:
         named = (earlier[key] for key in ("step", "flush") if isinstance(earlier[key], str))
-        own |= {each.name for name in named for each in (Path(name), data_path(Path(name)))}
+        own |= {name for each in named for name in _names_beside(Path(each))}
     if foreign := sorted(name for name in data if (folder / name).exists() and (earlier is None or name not in own)):
         raise InputError(
             f"{folder / foreign[0]} does not belong to an example, and would be replaced: choose another folder, or "
@@ -139,6 +139,11 @@ def check_example(folder: Path, step: Path, flush: Path | None, batch: int | str
         check_replaceable(folder / name)
     programs = (earlier or {}).get("programs")
     return programs if isinstance(programs, dict) else {}
+
+
+def _names_beside(path: Path) -> set[str]:
+    """Return the names of the files that an export of a file can write."""
+    return {each.name for each in (path, data_path(path), start_path(path))}
 
 
 def _earlier(folder: Path) -> dict[str, Any] | None:
@@ -187,22 +192,42 @@ def _lines(name: str, text: str, described: dict[str, Any]) -> Iterator[str]:
     for line in text.splitlines(keepends=True):
         repeated = re.match("@(INPUTS|OUTPUTS|STATE)@", line)
         if repeated is None:
-            yield _filled(name, line, described)
+            yield filled(name, line, described)
             continue
         for each in described[repeated[1].lower()]:
-            yield _filled(name, line[repeated.end() :], {**each, **_sizes(each)})
+            yield filled(name, line[repeated.end() :], {**each, **_sizes(each)})
 
 
-def _filled(name: str, line: str, values: dict[str, Any]) -> str:
+def filled(name: str, line: str, values: dict[str, Any]) -> str:
     """Replace marks such as ``@DELAY@`` by values. Texts are escaped for literals; None is an empty text."""
 
     def value(mark: re.Match[str]) -> str:
         found = values[mark[1].lower()]
-        text = "" if found is None else json.dumps(found, ensure_ascii=False)
-        text = text[1:-1] if isinstance(found, str) else text
-        return text.replace("$", "\\$") if name.endswith(".kt") else text
+        return _ESCAPES[Path(name).suffix](found) if isinstance(found, str) else "" if found is None else str(found)
 
     return re.sub("@([A-Z_]+)@", value, line)
+
+
+def _escaped(form: str, encoding: str, size: int) -> Callable[[str], str]:
+    """Return a function that writes all but letters, digits and a few signs by the numbers of their code units.
+
+    No language then sees trigraphs, interpolations, ends of lines or of literals.
+    """
+
+    def escaped(character: re.Match[str]) -> str:
+        data = character[0].encode(encoding)
+        return "".join(form % int.from_bytes(data[at : at + size]) for at in range(0, len(data), size))
+
+    return lambda text: re.sub("[^A-Za-z0-9 _./-]", escaped, text)
+
+
+#: Texts in literals, by the ending of a program: octal bytes of UTF-8, UTF-16, or code points.
+_ESCAPES: dict[str, Callable[[str], str]] = {
+    ".c": (_of_c := _escaped(r"\%03o", "utf-8", 1)),
+    ".cpp": _of_c,
+    ".kt": _escaped(r"\u%04x", "utf-16-be", 2),
+    ".swift": _escaped(r"\u{%x}", "utf-32-be", 4),
+}
 
 
 def _sizes(each: dict[str, Any]) -> dict[str, int]:
@@ -233,6 +258,7 @@ def _facts_of(exported: Exported) -> tuple[dict[str, Any], bytes]:
         "shortest": spec.shortest,
         "longest": spec.longest,
         "rate": facts.frame_rate,
+        "look_ahead_ms": facts.look_ahead_ms,
         "inputs": [
             {"name": facts.inputs[each.name], **_typed(each), "time_axis": each.time_axis} for each in spec.inputs
         ],
@@ -259,6 +285,7 @@ def _outputs(step: StepFile, flush: StepFile | None) -> Iterator[dict[str, Any]]
                 **_typed(each),
                 "time_axis": each.time_axis,
                 "delay": each.delay,
+                "delay_ms": step.delay_ms(each),
                 "count": None if flush is None else flush.counts.get(each.name),
                 "in_step": each.name in step.outputs,
             }

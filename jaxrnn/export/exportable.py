@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jaxrnn._files.messages import VALUE, describe
+from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import own_arithmetic
 from jaxrnn.errors import InputError, UnsupportedError
 from jaxrnn.jaxprs.equations import is_key
@@ -54,9 +54,10 @@ class Exportable:
             raise UnsupportedError(
                 f"{declared.label}: the state before the first frame depends on the input(s) "
                 f"{', '.join(declared.constants)}, and a file contains one first state. If the model returns the next "
-                f"value of this input, export its step (without --symbol, in Python with step=True). Otherwise stream "
-                f"a function that closes over their values, or fix an input of a model, "
-                f"`jaxrnn.load(path, static={ {declared.constants[0]: VALUE} })`"
+                f"value of this input, export its step (without --symbol, in Python with step=True). Otherwise give "
+                f"its value: `--static {declared.constants[0]}=0`, in Python "
+                f"`jaxrnn.load(path, static={ {declared.constants[0]: 0} })`, or another number or array; for a "
+                "function, stream one that closes over the value"
             )
         bound.check_sizes()
         self._bound = bound = Bound(form.stepper, bound.params, batch=batch, dims=dims)

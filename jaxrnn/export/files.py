@@ -9,6 +9,7 @@ import json
 import math
 import os
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -280,6 +281,13 @@ def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple
             f"{model.label}: `dims` gives {own} for the batch, {model.spec.batch_symbol!r}, and "
             f"`batch` gives {batch}: leave out one"
         )
+    # An open dimension of the state that only begins inputs is a number of streams, also if some state has none.
+    state = {size for each in model.spec.state for size in each.symbols} - {*sizes, model.spec.batch_symbol}
+    for name in sorted(state.difference(model.growing_dimensions)):
+        places = {axis for each in model.spec.inputs for axis, size in enumerate(each.shape or ()) if size == name}
+        if places == {0}:
+            sizes[name] = 1
+            warnings.warn(f"{model.label}: {name!r} has the size 1; `dims={ {name: 8} }` gives another", stacklevel=4)
     return sizes, batch if own is None else check_count(f"the size of the batch, {model.spec.batch_symbol!r},", own)
 
 

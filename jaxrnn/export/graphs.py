@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -188,6 +189,9 @@ Key = tuple[str, str]
 INPUT, OUTPUT, BEFORE, AFTER = "input", "output", "before", "after"
 VALID, COUNT, PARAM = "valid", "count", "param"
 
+#: Control characters and separators of lines, as in a class of a regular expression.
+_CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+
 Keyed = Mapping[Key, Any]
 Structs = Mapping[Key, jax.ShapeDtypeStruct]
 
@@ -196,9 +200,10 @@ class Names:
     """Unique names for the arrays of a file, shared by a step and the flush of the step; ``chosen`` by the caller.
 
     Inputs are named first, then outputs, state and the rest. A name that is taken gets a suffix. Equal steppers
-    therefore get equal names. ``own`` maps the state to names in the file that a model was loaded from. By
-    default the input has the name of the entry, with dots for slashes, and the output has the suffix ``_next``. For
-    LiteRT, which separates names by commas, names have semicolons for commas.
+    therefore get equal names. ``own`` maps the state to names in the file that a model was loaded from. By default
+    the input has the name of the entry, with dots for slashes, and the output has the suffix ``_next``. Names in the
+    file have underscores for equals signs and control characters, which end names in the lines of the metadata, and for
+    commas in a LiteRT file.
     """
 
     def __init__(
@@ -209,7 +214,9 @@ class Names:
         chosen: Mapping[str, str] | None = None,
         target: str | None = None,
     ):
-        self._taken, self._is_litert = set[str](), target == LITERT
+        self._taken = set[str]()
+        #: Signs that separate names: in lines of metadata, and in signatures of LiteRT.
+        self._signs = re.compile(f"[={',' if target == LITERT else ''}{_CONTROLS}]")
         self._names: dict[Key, str] = {}
         for each in spec.inputs:
             self._names[INPUT, each.name] = self._unused(each.name, "in")
@@ -240,8 +247,8 @@ class Names:
         for name in renamed:
             if not isinstance(name, str) or not name or renamed.count(name) > 1:
                 raise InputError(f"`names={dict(chosen)}`: {name!r} is no name, or the name of two arrays")
-            if self._is_litert and "," in name:
-                raise InputError(f"`names={dict(chosen)}`: LiteRT separates names by commas, and {name!r} has one")
+            if found := self._signs.search(name):
+                raise InputError(f"`names={dict(chosen)}`: {found[0]!r} separates names in files, and {name!r} has it")
         self._taken = set(renamed)
         self._names = dict(zip(self._names, renamed, strict=True))
 
@@ -274,7 +281,7 @@ class Names:
             raise InputError(
                 f"the name {name!r} cannot be written to a file ({error.reason}): rename the array"
             ) from error
-        name = name.replace(",", ";") if self._is_litert else name
+        name = self._signs.sub("_", name)
         candidates = [name, f"{name}_{ending}"] if name else [ending]
         candidates += [f"{candidates[-1]}_{count}" for count in range(2, len(self._taken) + 3)]
         chosen = next(each for each in candidates if each not in self._taken)

@@ -166,9 +166,9 @@ def _delays(
             late[_code(name)] = "known at the end of a recording" if frames is None else said
         found["## Delay" if each.symbol is None else f"## Delay in pulses of {_code(each.symbol)}"] = {
             **late,
-            "look-ahead": f"{each.look_ahead} input frame(s)",
-            "receptive field": f"{each.receptive_field or 'all past'} input frame(s)",
-            "pulse": f"{each.smallest_pulse} input frame(s)",
+            "look-ahead": _frames(each.look_ahead, rate),
+            "receptive field": _frames(each.receptive_field, rate),
+            "pulse": _frames(each.smallest_pulse, rate),
             "state": bytes_of(each.state_bytes or 0),
             "attention": "" if each.past is None else said_past(each.past),
             **speed,
@@ -177,6 +177,13 @@ def _delays(
     at_once = "a step returns its outputs at once; whether the network itself delays them is not known"
     failed = {_code(str(each.symbol)): _code(_line(str(each.problem))) for each in inspection.streams}
     return found or {"## Delay": {"outputs": at_once if steps else "not known", **failed, **speed}}
+
+
+def _frames(count: int | None, rate: float | None) -> str:
+    """Return a number of input frames with the milliseconds, if the rate is known; None is all past."""
+    if count is None:
+        return "all past input frame(s)"
+    return f"{count} input frame(s)" + ("" if rate is None else f", {milliseconds(count, rate):g} ms")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

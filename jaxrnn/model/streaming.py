@@ -134,9 +134,13 @@ def check_symbol(model: Model, symbol: str) -> list[str]:
     return names
 
 
-def warn_of_batch(symbol: str) -> None:
-    """Warn if the name of the dimension that is time suggests a batch."""
+def warn_of_batch(model: Model, symbol: str) -> None:
+    """Warn if the name of the dimension that is time suggests a batch, unless a recurrence or window runs along it."""
+    runs = {}
     if is_batch_name(symbol):
+        with contextlib.suppress(JaxrnnError):  # unknown: the name decides
+            runs = Opening(model.program, {}, static=model.static, along=symbol).tried({}).finder.runs
+    if is_batch_name(symbol) and not runs:
         warnings.warn(
             f"{symbol!r} looks like a batch axis: as time, its entries are frames of one recording; if they are "
             "separate recordings, give another `symbol=NAME`",
@@ -165,7 +169,7 @@ def stream_model(
         check_time(model, symbol)
     with labelled(model.label):
         names = check_symbol(model, symbol)
-    warn_of_batch(symbol)
+    warn_of_batch(model, symbol)
     for name, size in dims.items():
         if name not in names or _times(name, symbol):
             others = ", ".join(other for other in names if not _times(other, symbol)) or "none"

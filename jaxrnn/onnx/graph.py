@@ -15,6 +15,7 @@ from __future__ import annotations
 import graphlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -388,18 +389,27 @@ def _strings(spec: ArraySpec, value: Any) -> np.ndarray:
 
 
 def bind_static(declared: Sequence[ArraySpec], static: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return fixed values of inputs as arrays of the declared types."""
+    """Return fixed values of inputs as arrays of the declared types.
+
+    A number fills the declared shape, with 1 for an open first axis, which is the batch.
+    """
     try:
         check_names(declared, static)
     except InputError as error:
         raise InputError(f"static: {error}") from error
     by_name = {spec.name: spec for spec in declared}
+    values = dict(static)
     for name, value in static.items():
-        single = value is None or np.isscalar(value) or getattr(value, "ndim", None) == 0
-        if by_name[name].shape and single:
+        shape = by_name[name].shape
+        if not shape or not (value is None or np.isscalar(value) or getattr(value, "ndim", None) == 0):
+            continue
+        is_number = not isinstance(value, str | bytes) and value is not None and by_name[name].dtype is not None
+        if not is_number or any(isinstance(size, str) for size in shape[1:]):
             raise InputError(
                 f"static: {by_name[name].as_input} needs an array of that shape, but got the single value {value!r}. "
                 "A JSON list or a .npy file gives an array in a command."
             )
-    bound = bind_inputs([by_name[name] for name in static], static)
+        sizes = [1 if isinstance(size, str) else size for size in shape]
+        values[name] = np.broadcast_to(np.asarray(_as_declared(replace(by_name[name], shape=()), value)), sizes)
+    bound = bind_inputs([by_name[name] for name in static], values)
     return {name: np.asarray(value) for name, value in bound.items()}

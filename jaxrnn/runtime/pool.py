@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,25 +15,37 @@ from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, 
 from jaxrnn.errors import InputError, StateError, check_count
 from jaxrnn.runtime.runner import Live, check_same_state, host_arrays
 from jaxrnn.steps.live import moved_state, moving_state
-from jaxrnn.steps.specs import Arrays, ArraySpec
-from jaxrnn.steps.stepper import Bound, State, Stepper
+from jaxrnn.steps.specs import Arrays, ArraySpec, check_names, taken
+from jaxrnn.steps.stepper import Bound, State, Stepper, whole_pulse
+from jaxrnn.steps.stepspec import StepSpec
 
 Frame = dict[str, np.ndarray]
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class _Loaded(NamedTuple):
-    """The compiled functions of a pool, and the first state if no input determines it."""
+    """The compiled functions of a pool, and a first state, which is that of all streams if no input determines it."""
 
     stream: Bound
-    fresh: State | None
+    first: State
     functions: Mapping[str, Callable[..., Any]]
+
+    @property
+    def fresh(self) -> State | None:
+        """The first state of all streams; None if an input determines it."""
+        return None if self.stream.spec.constants else self.first
+
+    def blank(self, capacity: int, first: State | None = None) -> Any:
+        """Return the states of all slots: a first state, with a leading axis even for a capacity of 1."""
+        given = self.first if first is None else first
+        return jax.tree.map(lambda x: placed(np.broadcast_to(np.asarray(x), (capacity, *x.shape))), given)
 
 
 class _Open(NamedTuple):
-    """An open stream: the slot in the pool, the first state with its constants, and the frames by number.
+    """An open stream: the slot in the pool, the first state with its constants, and the pulses by number.
 
-    The frames `_Streams.taken` to `_Streams.pushed` wait; other frames belong to calls that have ended or failed.
+    The pulses `_Streams.taken` to `_Streams.pushed` wait, and the next pulse has `_Streams.held` frames; all other
+    pulses and frames belong to calls that have ended or failed.
     """
 
     slot: int
@@ -51,8 +63,9 @@ class _Streams(NamedTuple):
     following: int  # the id of the next stream
     states: Any  # the states of all slots, with a leading axis; None before the first run
     starts: Mapping[int, State]  # the states of the slots whose streams have not run yet
-    taken: np.ndarray  # int64[capacity]: frames of each slot that have run
+    taken: np.ndarray  # int64[capacity]: pulses of each slot that have run
     pushed: np.ndarray
+    held: np.ndarray  # frames of each slot that do not fill a pulse
     frames: NextFrames | None  # None before the first frame
 
     @property
@@ -62,9 +75,16 @@ class _Streams(NamedTuple):
 
     def begun(self, entry: _Open) -> _Streams:
         """Return the streams with a slot at its first state, and without waiting frames."""
-        taken, pushed = self.taken.copy(), self.pushed.copy()
-        taken[entry.slot] = pushed[entry.slot] = 0
-        return self._replace(starts={**self.starts, entry.slot: entry.start}, taken=taken, pushed=pushed)
+        counts = {name: getattr(self, name).copy() for name in ("taken", "pushed", "held")}
+        for count in counts.values():
+            count[entry.slot] = 0
+        return self._replace(starts={**self.starts, entry.slot: entry.start}, **counts)
+
+    def part_of(self, entry: _Open) -> dict[str, Any]:
+        """Return the frames of a stream that do not fill a pulse; an empty dict without such frames."""
+        spec, held = self.loaded.stream.spec, int(self.held[entry.slot])
+        frame = entry.frames[int(self.pushed[entry.slot])] if held else {}
+        return {each.name: _within(each, frame[each.name], 0, held, spec.pulse) for each in spec.inputs if held}
 
     def state_of(self, entry: _Open) -> State:
         """Return the state of a stream."""
@@ -96,6 +116,8 @@ class StreamPool:
             constants of the compiled functions. None means the parameters of the stepper.
         capacity: the largest number of open streams. Each run computes all of these streams.
         allow_nan: True to accept a state with NaN in `open`.
+        warm: what to compile while the pool is made: True for the run and the flush, if all sizes of the inputs are
+            known; a dict of inputs, as of `push`, for these sizes; False to compile at the first run.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`. Or the
@@ -104,12 +126,26 @@ class StreamPool:
             with named arrays.
     """
 
-    def __init__(self, stepper: Stepper, params: Any, capacity: int, *, allow_nan: bool = False):
+    def __init__(
+        self,
+        stepper: Stepper,
+        params: Any,
+        capacity: int,
+        *,
+        allow_nan: bool = False,
+        warm: bool | Arrays = True,
+    ):
         check_process()
         capacity = check_count(_CAPACITY, capacity)
-        self._stepper, self._allow_nan = stepper, allow_nan
+        self._stepper, self._allow_nan, self._warm = stepper, allow_nan, warm
         none, free = np.zeros(capacity, np.int64), tuple(reversed(range(capacity)))
-        self._live = Live(_Streams(_loaded(Bound(stepper, params), capacity), {}, free, 0, None, {}, none, none, None))
+        bound, frames = Bound(stepper, params), None
+        if warm is True and all(each.shape is not None and not each.symbols for each in bound.spec.inputs):
+            warm = {each.name: np.zeros(each.sizes, each.dtype) for each in bound.spec.inputs}
+        if not isinstance(warm, bool):
+            frames = NextFrames(bound.spec, capacity, warm)
+        streams = _Streams(_loaded(bound, capacity), {}, free, 0, None, {}, none, none, none, frames)
+        self._live = Live(streams._replace(loaded=self._warmed(streams, bound)))
 
     @property
     def capacity(self) -> int:
@@ -124,8 +160,9 @@ class StreamPool:
         check_process()
         streams = self._live.value
         arguments = {"stepper": self._stepper, "params": streams.loaded.stream.given, "capacity": self.capacity}
-        arguments["allow_nan"] = self._allow_nan
-        kept = {name: entry._replace(frames=dict(entry.frames)) for name, entry in streams.open.items()}
+        arguments |= {"allow_nan": self._allow_nan, "warm": self._warm}
+        # Frames that do not fill a pulse are written in place.
+        kept = {name: entry._replace(frames=copy.deepcopy(entry.frames)) for name, entry in streams.open.items()}
         streams = streams._replace(loaded=None, open=kept, frames=copy.deepcopy(streams.frames))
         return on_host({"arguments": arguments, "streams": tuple(streams)})
 
@@ -152,8 +189,8 @@ class StreamPool:
         check_process()
         before, constant = self._live.value, Bound(self._stepper, params)
         try:
-            # Before the first run, nothing is compiled that could be kept.
-            stream = constant if before.states is None else before.loaded.stream.exchanged(params)
+            # Before the sizes are known, nothing is compiled that could be kept.
+            stream = constant if before.frames is None else before.loaded.stream.exchanged(params)
             loaded = self._warmed(before, stream)
         except jax.errors.JAXTypeError:  # a stepper that needs the numbers while it is traced
             loaded = self._warmed(before, constant)
@@ -176,10 +213,11 @@ class StreamPool:
         loaded = _loaded(bound, now.capacity)
         for entry in now.open.values():
             check_same_state(entry.start, _first(loaded, entry.constants))
-        if now.frames is not None and now.states is not None:
+        if now.frames is not None:
             with exact_types():
-                loaded.functions["run"](now.states, now.frames.arrays(), np.zeros(now.capacity, bool))
-                loaded.stream.warm_up_flush(loaded.functions["take"](now.states, np.int32(0)), now.frames.zeros())
+                states = loaded.blank(now.capacity) if now.states is None else now.states
+                loaded.functions["run"](states, now.frames.arrays(), np.zeros(now.capacity, bool))
+                loaded.stream.warm_up_flush(loaded.functions["take"](states, np.int32(0)), now.frames.zeros())
         return loaded
 
     def grow(self, capacity: int) -> None:
@@ -229,13 +267,29 @@ class StreamPool:
         return self._live.change(opened)
 
     def push(self, stream: int, frame: Arrays) -> None:
-        """Queue the inputs of a step of a stream, a dict without a batch: a frame, or a pulse (`StepSpec.pulse`).
+        """Queue inputs of a stream, a dict without a batch: a frame of a model, or any number of frames of a stream.
+
+        Frames of a stream are cut into pulses; frames that do not fill a pulse are kept for the next call, or for
+        `flush`. Blocks of a size that does not divide the pulse, or the reverse, come out later than the delay of the
+        stream (`StepSpec.block_delay`). Call `run` until no pulse waits.
 
         Raises:
             StateError: the stream is not open.
-            InputError: the frame does not fit the stepper, or differs in shape from earlier frames in the pool.
+            InputError: the frames do not fit the stepper, or differ in shape from earlier frames in the pool.
         """
         return self._live.change(lambda now: (None, _queued(now, _find(now, stream), frame)))
+
+    def push_many(self, streams: Sequence[int], blocks: Arrays) -> None:
+        """Queue inputs of many streams, as `push` of each: a dict of arrays with a leading axis, a row for each stream.
+
+        Pulses of equal sizes are checked and copied once, which is faster than a `push` of each. If a row does not fit,
+        nothing is queued.
+
+        Raises:
+            StateError: a stream is not open, or is named twice.
+            InputError: the rows do not fit the stepper, or are not as many as the streams.
+        """
+        return self._live.change(lambda now: (None, _queued_many(now, streams, blocks)))
 
     def run(self) -> dict[int, dict[str, np.ndarray]]:
         """Run one step of each stream with a waiting frame, in a single call; other streams do not change.
@@ -272,8 +326,7 @@ class StreamPool:
         states, first = now.states, None
         if states is None:
             first = next(iter(now.starts.values()))
-            # The states have a leading axis, even with a capacity of 1.
-            states = jax.tree.map(lambda x: placed(np.broadcast_to(np.asarray(x), (now.capacity, *x.shape))), first)
+            states = now.loaded.blank(now.capacity, first)
         elif now.starts:
             # A copy, because clearing overwrites the states.
             states = jax.tree.map(lambda x: jax.device_put(x, x.sharding, may_alias=False), states)
@@ -290,14 +343,15 @@ class StreamPool:
 
         Args:
             stream: the id of a stream without waiting frames.
-            tail: a dict of input frames that do not fill a pulse, with any padding up to a pulse.
+            tail: a dict of input frames that do not fill a pulse, with any padding up to a pulse. The frames follow
+                frames of `push` that did not fill a pulse.
             valid: the number of existing frames in the tail; by default all.
 
         Returns:
             A dict of outputs: the remaining frames along the time axis, and results for the whole recording.
 
         Raises:
-            StateError: the stream is not open, or has frames that wait for `run`.
+            StateError: the stream is not open, or has pulses that wait for `run`.
             InputError: the tail does not fit the stepper, or the constraints of the stream do not allow a recording of
                 this length; the stream then stays as it was.
         """
@@ -307,7 +361,8 @@ class StreamPool:
             if waiting := now.pushed[entry.slot] - now.taken[entry.slot]:
                 raise StateError(f"{waiting} frame(s) of stream {stream} wait: call run until no frame waits")
             with exact_types():
-                return now.loaded.stream.rest(now.state_of(entry), tail, valid), now.begun(entry)
+                end = _ended(now, entry, tail, valid)
+                return now.loaded.stream.rest(now.state_of(entry), *end), now.begun(entry)
 
         return self._live.change(flushed)
 
@@ -334,7 +389,8 @@ class StreamPool:
     def state(self, stream: int) -> dict[str, np.ndarray]:
         """Return a copy of the state of a stream: a dict of NumPy arrays by the names in `StepSpec.state`.
 
-        The rules of `Runner.state` apply. ``jaxrnn.waiting/NAME`` has the frames of an input that wait for `run`.
+        The rules of `Runner.state` apply. ``jaxrnn.waiting/NAME`` has the pulses of an input that wait for `run`, and
+        ``jaxrnn.part/NAME`` frames that do not fill a pulse.
         The stream continues with ``open(state=...)`` of a different pool.
         """
         check_process()
@@ -344,7 +400,7 @@ class StreamPool:
             frames = [entry.frames[at] for at in range(now.taken[entry.slot], now.pushed[entry.slot])]
             waiting = {each.name: np.stack([frame[each.name] for frame in frames]) for each in spec.inputs if frames}
             with exact_types():
-                return moving_state(spec, spec.entries(now.state_of(entry)), waiting), now
+                return moving_state(spec, spec.entries(now.state_of(entry)), waiting, now.part_of(entry)), now
 
         return self._live.change(copied)
 
@@ -361,7 +417,7 @@ def _loaded(stream: Bound, capacity: int) -> _Loaded:
         "clear": program(_clear, donate_argnums=0),
     }
     functions = {name: stream.ready(f"pool_{name}_{capacity}") or each for name, each in functions.items()}
-    return _Loaded(stream, None if stream.spec.constants else first, functions)
+    return _Loaded(stream, first, functions)
 
 
 def _grown(now: _Streams, capacity: int) -> _Streams:
@@ -380,17 +436,102 @@ def _grown(now: _Streams, capacity: int) -> _Streams:
         states=states,
         taken=np.pad(now.taken, (0, more)),
         pushed=np.pad(now.pushed, (0, more)),
-        frames=now.frames and NextFrames(now.loaded.stream.spec.inputs, capacity, now.frames.zeros()),
+        held=np.pad(now.held, (0, more)),
+        frames=now.frames and NextFrames(now.loaded.stream.spec, capacity, now.frames.zeros()),
     )
 
 
-def _queued(now: _Streams, entry: _Open, frame: Arrays) -> _Streams:
-    """Return the streams with one more waiting frame."""
-    pushed = now.pushed.copy()
-    frames = now.frames or NextFrames(now.loaded.stream.spec.inputs, now.capacity, frame)
-    entry.frames[int(pushed[entry.slot])] = frames.checked(frame)
-    pushed[entry.slot] += 1
-    return now._replace(pushed=pushed, frames=frames)
+def _queued(now: _Streams, entry: _Open, block: Arrays) -> _Streams:
+    """Return the streams with more frames of a stream, cut into pulses."""
+    slot, spec = entry.slot, now.loaded.stream.spec
+    frames = now.frames or NextFrames(spec, now.capacity, block)
+    number, held, pushed = int(now.pushed[slot]), int(now.held[slot]), now.pushed.copy()
+    if not held and frames.fits(block):
+        entry.frames[number] = {name: np.array(block[name]) for name in frames.names}
+        pushed[slot] += 1
+        return now._replace(pushed=pushed, frames=frames)
+    arrays, count = frames.checked(block)
+    if not spec.streams:
+        entry.frames[number] = arrays
+        pushed[slot] += 1
+        return now._replace(pushed=pushed, frames=frames)
+    for each in spec.inputs if held else ():
+        before, given = entry.frames[number][each.name], arrays[each.name]
+        if each.time_axis is None and not np.array_equal(before, given, equal_nan=given.dtype.kind in "fc"):
+            raise InputError(f"input {each.name!r} is constant in a pulse, and {held} frame(s) wait with another value")
+    at = 0
+    while at < count:
+        # Only frames behind those that exist are overwritten, so that a call that fails has changed nothing.
+        pulse = entry.frames[number] if held else frames.zeros()
+        size = min(spec.pulse - held, count - at)
+        for each in spec.inputs:
+            part = _within(each, arrays[each.name], at, at + size, spec.pulse)
+            _within(each, pulse[each.name], held, held + size, spec.pulse)[...] = part
+        entry.frames[number] = pulse
+        number, held = divmod(number * spec.pulse + held + size, spec.pulse)
+        at += size
+    holds = now.held.copy()
+    pushed[slot], holds[slot] = number, held
+    return now._replace(pushed=pushed, held=holds, frames=frames)
+
+
+def _queued_many(now: _Streams, streams: Sequence[int], blocks: Arrays) -> _Streams:
+    """Return the streams with more frames of many streams."""
+    entries = [_find(now, stream) for stream in streams]
+    slots = np.array([entry.slot for entry in entries], np.int64)
+    if len({*slots.tolist()}) < len(slots):
+        raise StateError("a stream is named twice: push the frames that follow in another call")
+    if not isinstance(blocks, Mapping):
+        raise InputError(f"blocks must be a dict of arrays by name, not {describe(blocks)}")
+    arrays = {name: np.asarray(array) for name, array in blocks.items()}
+    for name, array in arrays.items():
+        if array.shape[:1] != (len(entries),):
+            raise InputError(
+                f"input {name!r} got {describe(array)}, but there are {len(entries)} streams: give a row each"
+            )
+    if not entries:
+        return now
+    first = {name: array[0] for name, array in arrays.items()}
+    frames = now.frames or NextFrames(now.loaded.stream.spec, now.capacity, first)
+    if not now.held[slots].any() and frames.fits(first):
+        kept, pushed = {name: np.array(arrays[name]) for name in frames.names}, now.pushed.copy()
+        rows = zip(*(list(array) for array in kept.values()), strict=True)
+        for entry, number, row in zip(entries, pushed[slots].tolist(), rows, strict=True):
+            entry.frames[number] = dict(zip(kept, row, strict=True))
+        pushed[slots] += 1
+        return now._replace(pushed=pushed, frames=frames)
+    for row, entry in enumerate(entries):
+        now = _queued(now, entry, {name: array[row] for name, array in arrays.items()})
+    return now
+
+
+def _within(each: ArraySpec, array: Any, start: int, end: int, pulse: int) -> Any:
+    """Return the part of an input for frames of a stream; an input that is constant in time is returned whole."""
+    if each.time_axis is None:
+        return array
+    size = each.sizes[each.time_axis]
+    return array[(slice(None),) * each.time_axis + (slice(start * size // pulse, end * size // pulse),)]
+
+
+def _ended(now: _Streams, entry: _Open, tail: Arrays | None, valid: int | None) -> tuple[Arrays | None, int | None]:
+    """Return the frames of a stream that did not fill a pulse, followed by a tail, and their number."""
+    spec, held = now.loaded.stream.spec, int(now.held[entry.slot])
+    if not held:
+        return tail, valid
+    pulse = {name: array.copy() for name, array in entry.frames[int(now.pushed[entry.slot])].items()}
+    if tail is None and not valid:
+        return pulse, held
+    given, existing = whole_pulse(spec, tail, valid, convert=taken)
+    if held + existing > spec.pulse:
+        raise InputError(
+            f"{held} frame(s) wait and the tail has {existing}, which is more than the pulse of {spec.pulse}: push the "
+            "tail, call run, and then flush"
+        )
+    assert given is not None  # a step without frames in time holds none
+    for each in spec.inputs:
+        part = _within(each, given[each.name], 0, existing, spec.pulse)
+        _within(each, pulse[each.name], held, held + existing, spec.pulse)[...] = part
+    return pulse, held + existing
 
 
 def _continued(now: _Streams, entry: _Open, state: Arrays, allow_nan: bool) -> _Streams:
@@ -398,8 +539,8 @@ def _continued(now: _Streams, entry: _Open, state: Arrays, allow_nan: bool) -> _
     with exact_types():
         moved, waiting = moved_state(now.loaded.stream.spec, entry.start, state, allow_nan=allow_nan)
     now = now._replace(starts={**now.starts, entry.slot: _placed(moved)})
-    for parts in zip(*waiting.values(), strict=True):
-        now = _queued(now, entry, dict(zip(waiting, parts, strict=True)))
+    for block in waiting:
+        now = _queued(now, entry, block)
     return now
 
 
@@ -424,43 +565,42 @@ def _find(streams: _Streams, stream: int) -> _Open:
 
 
 class NextFrames:
-    """Buffers for the next frame of each stream: an array per input, with a leading axis of slots.
+    """Buffers for the next pulse of each stream: an array per input, with a leading axis of slots.
 
-    The first frame fixes the open dimensions of the inputs.
+    The first frames fix the open dimensions of the inputs.
     """
 
-    def __init__(self, specs: Sequence[ArraySpec], capacity: int, first: Arrays):
-        self._specs = specs
-        self._buffers = {
-            name: np.zeros((capacity, *array.shape), array.dtype) for name, array in host_arrays(specs, first).items()
-        }
+    def __init__(self, spec: StepSpec, capacity: int, first: Arrays):
+        self._spec, self._buffers = spec, dict[str, np.ndarray]()
+        arrays, _ = self.checked(first)
+        for each in spec.inputs:
+            array = arrays[each.name]
+            shape = list(array.shape)
+            if each.time_axis is not None:
+                shape[each.time_axis] = each.sizes[each.time_axis]
+            self._buffers[each.name] = np.zeros((capacity, *shape), array.dtype)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the inputs."""
+        return self._buffers.keys()
 
     def zeros(self) -> Frame:
-        """Return a frame of zeros."""
+        """Return a pulse of zeros."""
         return {name: np.zeros_like(buffer[0]) for name, buffer in self._buffers.items()}
 
     def put(self, slot: int, frame: Frame) -> None:
-        """Write a checked frame into a slot."""
+        """Write a checked pulse into a slot."""
         for name, array in frame.items():
             self._buffers[name][slot] = array
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return a dict of inputs with the frames of all slots."""
+        """Return a dict of inputs with the pulses of all slots."""
         # A copy, because on CPU JAX can read a NumPy array after the call has returned.
         return {name: buffer.copy() for name, buffer in self._buffers.items()}
 
-    def checked(self, frame: Arrays) -> Frame:
-        """Return a copy of a frame with the declared dtypes; raise InputError for a frame that does not fit."""
-        if not self._fits(frame):
-            frame = host_arrays(self._specs, frame)
-            for name, array in frame.items():
-                if array.shape != (shape := self._buffers[name].shape[1:]):
-                    raise InputError(
-                        f"input {name!r} got {describe(array)}, but every frame of this pool has shape {list(shape)}"
-                    )
-        return {name: np.array(frame[name]) for name in self._buffers}
-
-    def _fits(self, frame: Arrays) -> bool:
+    def fits(self, frame: Arrays) -> bool:
+        """Return True for a pulse of the declared dtypes, which needs no further check."""
         return (
             isinstance(frame, Mapping)
             and frame.keys() == self._buffers.keys()
@@ -471,6 +611,35 @@ class NextFrames:
                 for name, array in frame.items()
             )
         )
+
+    def checked(self, block: Arrays) -> tuple[Frame, int]:
+        """Return a copy of frames with the declared dtypes and their number; raise InputError for other frames."""
+        spec, count = self._spec, 1
+        specs: Sequence[ArraySpec] = spec.inputs
+        if spec.streams:
+            check_names(specs, block)
+            arrays = {name: array if hasattr(array, "shape") else np.asarray(array) for name, array in block.items()}
+            count = spec.count_frames(arrays) or 0
+            if count % spec.multiple:
+                names = ", ".join(each.name for each in specs if each.time_axis is not None)
+                raise InputError(f"{spec.label}: {names} got {count} frames, but needs a multiple of {spec.multiple}")
+            specs = [
+                each if each.time_axis is None else each.with_frames(count * each.sizes[each.time_axis] // spec.pulse)
+                for each in specs
+            ]
+        arrays = host_arrays(specs, block)
+        for each in spec.inputs:
+            array, known = arrays[each.name], self._buffers.get(each.name)
+            shapes = [list(array.shape), list(array.shape if known is None else known.shape[1:])]
+            if each.time_axis is not None:
+                for shape in shapes:
+                    del shape[each.time_axis]
+            if known is not None and shapes[0] != shapes[1]:
+                raise InputError(
+                    f"input {each.name!r} got {describe(array)}, but every frame of this pool has shape "
+                    f"{list(known.shape[1:])}"
+                )
+        return {name: np.array(array) for name, array in arrays.items()}, count
 
 
 #: The functions of `slot_functions` that may overwrite the first argument.

@@ -251,7 +251,7 @@ class Runner:
             with exact_types():
                 moved, waiting = moved_state(loaded.spec, loaded.start, state, allow_nan=self._allow_nan)
                 if waiting:
-                    raise StateError(f"frames of {', '.join(waiting)} wait in the state, which only a pool takes")
+                    raise StateError(f"frames of {', '.join(waiting[0])} wait in the state, which only a pool takes")
                 return None, (loaded, loaded.pack(moved))
 
         return self._live.change(replaced)

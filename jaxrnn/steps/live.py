@@ -12,12 +12,14 @@ import numpy as np
 from jaxrnn._files.messages import describe, near
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.steps.specs import Arrays, from_python
-from jaxrnn.steps.stepspec import State, StepSpec
+from jaxrnn.steps.stepspec import State, StepSpec, milliseconds
 
 #: The entry of a moving state that identifies the network, ``uint8[16]``.
 NETWORK = "jaxrnn.network"
 #: The prefix of the entries with the frames that wait in a pool, stacked along a first axis.
 WAITING = "jaxrnn.waiting/"
+#: The prefix of the entries with the frames in a pool that do not fill a pulse.
+PART = "jaxrnn.part/"
 
 
 def _network(spec: StepSpec) -> np.ndarray:
@@ -29,16 +31,20 @@ def _network(spec: StepSpec) -> np.ndarray:
     return np.frombuffer(hashlib.sha256(json.dumps(facts).encode()).digest()[:16], np.uint8)
 
 
-def moving_state(spec: StepSpec, entries: Arrays, waiting: Arrays | None = None) -> dict[str, np.ndarray]:
+def moving_state(
+    spec: StepSpec, entries: Arrays, waiting: Arrays | None = None, part: Arrays | None = None
+) -> dict[str, np.ndarray]:
     """Return copies of the entries of a state, the identity of the network, and the frames that wait."""
-    named = {**entries, NETWORK: _network(spec), **{WAITING + name: array for name, array in (waiting or {}).items()}}
+    named = {**entries, NETWORK: _network(spec)}
+    for prefix, arrays in ((WAITING, waiting), (PART, part)):
+        named |= {prefix + name: array for name, array in (arrays or {}).items()}
     return {name: np.array(array) for name, array in named.items()}
 
 
 def moved_state(
     spec: StepSpec, start: State, state: Any, *, allow_nan: bool = False
-) -> tuple[State, dict[str, np.ndarray]]:
-    """Return the state of a step and the frames that wait, from a moving state.
+) -> tuple[State, list[dict[str, np.ndarray]]]:
+    """Return the state of a step and the blocks of frames that wait, from a moving state.
 
     ``start`` is the state before the first frame. Without the entry `NETWORK`, as in the result of a step, only names,
     shapes and dtypes are checked. Lists, as from JSON, get the dtypes of the state. A state that does not fit raises
@@ -49,12 +55,16 @@ def moved_state(
     expected = spec.entries(start)
     arrays = dict(state.items())
     network = arrays.pop(NETWORK, None)
-    waiting = {name.removeprefix(WAITING): arrays.pop(name) for name in [*arrays] if name.startswith(WAITING)}
     dtypes = {each.name: each.dtype for each in spec.inputs if each.dtype is not None}
-    waiting = {
-        name: _stored(f"{spec.label}: the frames of {name!r} that wait", array, dtypes.get(name))
-        for name, array in waiting.items()
-    }
+
+    def frames_of(prefix: str) -> dict[str, np.ndarray]:
+        found = {name.removeprefix(prefix): arrays.pop(name) for name in [*arrays] if name.startswith(prefix)}
+        return {
+            name: _stored(f"{spec.label}: the frames of {name!r} that wait", array, dtypes.get(name))
+            for name, array in found.items()
+        }
+
+    waiting, part = frames_of(WAITING), frames_of(PART)
     if len({np.atleast_1d(array).shape[0] for array in waiting.values()}) > 1:
         raise StateError(f"the frames of {', '.join(waiting)} that wait in the state differ in number")
     listed = ", ".join(expected) or "nothing"
@@ -79,7 +89,8 @@ def moved_state(
             f"the state comes from a network other than {spec.label}: the names, the types or the delays of inputs, "
             "outputs or state differ. Continue the stream with the network that it comes from"
         )
-    return spec.carry({name: np.array(array) for name, array in arrays.items()}), waiting
+    blocks = [dict(zip(waiting, pulse, strict=True)) for pulse in zip(*waiting.values(), strict=True)]
+    return spec.carry({name: np.array(array) for name, array in arrays.items()}), [*blocks, *([part] if part else [])]
 
 
 def _stored(label: str, value: Any, dtype: np.dtype | None) -> np.ndarray:
@@ -111,13 +122,25 @@ class DropDelay:
         pieces = [drop(run({"input": pulse})) for pulse in microphone]
         pieces.append(drop(run.flush()))
 
+    Args:
+        spec: the spec of the stream.
+        frame_rate: input frames per second, or None if the rate is unknown.
+
     Attributes:
         left: for each output with a time axis, the number of frames that are still to drop.
+        delay_ms: for each output with a time axis, the delay in milliseconds; None without a frame rate.
     """
 
-    def __init__(self, spec: StepSpec):
-        self._axes = {each.name: each.time_axis for each in spec.outputs if each.time_axis is not None}
-        self.left = {each.name: each.delay or 0 for each in spec.outputs if each.time_axis is not None}
+    def __init__(self, spec: StepSpec, frame_rate: float | None = None):
+        timed = [each for each in spec.outputs if each.time_axis is not None]
+        self._axes = {each.name: each.time_axis for each in timed if each.time_axis is not None}
+        self.left = {each.name: each.delay or 0 for each in timed}
+        self.delay_ms: dict[str, float | None] = {
+            each.name: None
+            if frame_rate is None or each.rate is None
+            else milliseconds(each.delay or 0, frame_rate, each.rate)
+            for each in timed
+        }
 
     def __call__(self, outputs: Arrays) -> dict[str, Any]:
         """Return the outputs without the frames before frame 0."""

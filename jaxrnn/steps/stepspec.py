@@ -325,6 +325,16 @@ class StepSpec:
         count = next(iter(counts), None)
         return int(count) if isinstance(count, Fraction) else count
 
+    def block_delay(self, frames: int) -> int:
+        """Return by how many input frames blocks of a size come out later than `delay`, if pulses are cut from blocks.
+
+        With this delay, each block that goes in finds a block of results: ``pulse - gcd(pulse, frames)``.
+
+        Args:
+            frames: the input frames in each block, such as the samples that a device gives at a time.
+        """
+        return self.pulse - math.gcd(self.pulse, frames)
+
     def bind(
         self, inputs: Arrays, lead: tuple[Any, ...] = (), convert: Callable[[ArraySpec, Any], Any] = converted
     ) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def export_litert(
     params: Any,
     path: File,
     *,
+    step: bool = True,
     flush: bool = True,
     example: Any = None,
     batch: int | None = None,
@@ -85,6 +86,7 @@ def export_litert(
         stepper: the model, whose step is written, the streamed function, stepper or function.
         params: the parameters; by default the parameters of the stepper.
         path: the file to write. An existing file is replaced.
+        step: True, or left out: of a model, a LiteRT file has the step, and not the whole graph.
         flush: write the flush of a stream too.
         example: the input of a function, as in `jaxrnn.export_onnx`.
         batch: the number of streams of a step, as in `jaxrnn.export_onnx`.
@@ -108,6 +110,11 @@ def export_litert(
         MissingPackageError: the converter or LiteRT is not installed.
     """
     quantization = quantization_of(quantize, QUANTIZE)
+    if not step:
+        raise InputError(
+            "a LiteRT file of a model has its step: leave out `step=False`, or export a function that calls "
+            "`model.apply`"
+        )
     path = local_path(path)
     if path.suffix != SUFFIX:
         raise InputError(f"{path.name!r} must end in {SUFFIX}, by which engines recognise a LiteRT file")
@@ -129,15 +136,15 @@ def export_litert(
             texts[f"{METADATA}.{graph.facts.kind}.{STEPS}"] = json.dumps(steps)
     texts, errors = {**graphs[0].notes.metadata, **texts}, {}
     if quantization is None:
-        written = _with_metadata(written, texts)
+        written = _finished(written, texts)
     else:
         with tempfile.TemporaryDirectory() as folder:
             file, calibration = Path(folder, path.name), None
             if quantization.recordings is not None:
-                file.write_bytes(_with_metadata(written, texts))
+                file.write_bytes(_finished(written, texts))
                 calibration = Calibration.of(stepper, quantization.recordings, file)
             written = _quantized(written, quantization, calibration and calibration.calls)
-            written = _with_metadata(written, {**texts, f"{METADATA}.{QUANTIZED}": quantization.kind})
+            written = _finished(written, {**texts, f"{METADATA}.{QUANTIZED}": quantization.kind})
             if calibration is not None:
                 file.write_bytes(written)
                 errors = calibration.errors(file)
@@ -327,14 +334,15 @@ def _product_names(written: bytes) -> list[str]:
     return [part for name in tensors for part in name.split(";")]
 
 
-def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
-    """Add entries to the metadata of a file."""
+def _finished(written: bytes, texts: Mapping[str, str]) -> bytes:
+    """Give each output a tensor of its own, and add entries to the metadata of a file."""
     schema = package("ai_edge_litert.schema_py_generated")
     model = schema.ModelT.InitFromPackedBuf(written)
     for each in model.buffers:
         if each.offset > 1:  # the quantizer stores large buffers behind the tables
             each.data = np.frombuffer(written, np.uint8, each.size, each.offset)
             each.offset = each.size = 0
+    _separate_outputs(model, schema)
     model.metadata = model.metadata or []
     for name, text in texts.items():
         buffer, entry = schema.BufferT(), schema.MetadataT()
@@ -343,6 +351,39 @@ def _with_metadata(written: bytes, texts: Mapping[str, str]) -> bytes:
         model.buffers.append(buffer)
         model.metadata.append(entry)
     return _packed(model, len(written))
+
+
+def _separate_outputs(model: Any, schema: Any) -> None:
+    """Copy each output that is an input or another output to a tensor of its own.
+
+    The C interface of LiteRT 2.3 takes names and buffers of outputs from tensors, and mixes up outputs that share one.
+    """
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RESHAPE
+    code.version = 1
+    for signature in model.signatureDefs:
+        graph = model.subgraphs[signature.subgraphIndex]
+        inputs, outputs = {int(each) for each in graph.inputs}, list[int]()
+        computed = {int(each) for node in graph.operators for each in node.outputs} | inputs
+        for named in signature.outputs:
+            index = named.tensorIndex
+            if index in inputs or index in outputs:
+                tensor = copy.copy(graph.tensors[index])
+                tensor.name, named.tensorIndex = named.name, len(graph.tensors)
+                graph.tensors.append(tensor)
+                # LiteRT computes a copy of a constant beforehand, and refuses the buffer of the caller.
+                if index in computed:
+                    tensor.buffer, node = 0, schema.OperatorT()
+                    if code not in model.operatorCodes:
+                        model.operatorCodes.append(code)
+                    node.opcodeIndex = model.operatorCodes.index(code)
+                    node.inputs, node.outputs = [index], [named.tensorIndex]
+                    node.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
+                    node.builtinOptions = schema.ReshapeOptionsT()
+                    node.builtinOptions.newShape = [int(size) for size in tensor.shape]
+                    graph.operators.append(node)
+            outputs.append(named.tensorIndex)
+        graph.outputs = outputs
 
 
 def _packed(model: Any, size: int) -> bytes:

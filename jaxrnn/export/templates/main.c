@@ -29,7 +29,6 @@ int LiteRtGetSignatureOutputName(Handle signature, size_t, const char **);
 int LiteRtGetSignatureInputTensorByIndex(Handle signature, size_t, Handle *);
 int LiteRtGetSignatureOutputTensorByIndex(Handle signature, size_t, Handle *);
 int LiteRtGetRankedTensorType(Handle tensor, TensorType *);
-int LiteRtGetTensorIndex(Handle tensor, uint32_t *);
 int LiteRtGetCompiledModelInputBufferRequirements(Handle compiled, size_t signature, size_t, Handle *);
 int LiteRtGetCompiledModelOutputBufferRequirements(Handle compiled, size_t signature, size_t, Handle *);
 int LiteRtCreateManagedTensorBufferFromRequirements(Handle environment, const TensorType *, Handle, Handle *);
@@ -66,7 +65,6 @@ enum { MOST = sizeof STATE / sizeof *STATE + sizeof INPUTS / sizeof *INPUTS + 2 
 typedef struct {
     size_t index, inputs, outputs;  // the place of the signature in the file, and numbers of its arrays
     const char *input_names[MOST], *output_names[MOST];
-    uint32_t input_tensors[MOST], output_tensors[MOST];
     Handle in[MOST], out[MOST];  // tensor buffers
 } Signature;
 
@@ -124,7 +122,6 @@ static void open_signature(Signature *self, const char *key, const Signature *st
     for (size_t i = 0; i < self->inputs; ++i) {
         CHECK(LiteRtGetSignatureInputName(signature, i, &self->input_names[i]));
         CHECK(LiteRtGetSignatureInputTensorByIndex(signature, i, &tensor));
-        CHECK(LiteRtGetTensorIndex(tensor, &self->input_tensors[i]));
         if (step != NULL && strcmp(self->input_names[i], VALID) != 0) continue;  // of the step
         CHECK(LiteRtGetCompiledModelInputBufferRequirements(compiled, self->index, i, &requirements));
         self->in[i] = new_buffer(tensor, requirements);
@@ -132,42 +129,39 @@ static void open_signature(Signature *self, const char *key, const Signature *st
     for (size_t i = 0; i < self->outputs; ++i) {
         CHECK(LiteRtGetSignatureOutputName(signature, i, &self->output_names[i]));
         CHECK(LiteRtGetSignatureOutputTensorByIndex(signature, i, &tensor));
-        CHECK(LiteRtGetTensorIndex(tensor, &self->output_tensors[i]));
         CHECK(LiteRtGetCompiledModelOutputBufferRequirements(compiled, self->index, i, &requirements));
         self->out[i] = new_buffer(tensor, requirements);
     }
 }
 
-// Return the buffer of an output's tensor: an output can be an input, such as the last pulse, or another output.
-static Handle buffer_of(const Signature *self, size_t output) {
-    for (size_t i = 0; i < self->inputs; ++i)
-        if (self->input_tensors[i] == self->output_tensors[output]) return self->in[i];
-    for (size_t i = 0; i < output; ++i)
-        if (self->output_tensors[i] == self->output_tensors[output]) return self->out[i];
-    return self->out[output];
-}
-
 static void run(Signature *self) {
-    Handle bound[MOST];
-    for (size_t i = 0; i < self->outputs; ++i) bound[i] = buffer_of(self, i);
-    CHECK(LiteRtRunCompiledModel(compiled, self->index, self->inputs, self->in, self->outputs, bound));
-    for (size_t i = 0; i < self->outputs; ++i) {
-        if (bound[i] == self->out[i]) continue;
-        size_t size;
-        CHECK(LiteRtGetTensorBufferPackedSize(bound[i], &size));
-        memcpy(lock(self->out[i], WRITE), lock(bound[i], READ), size);
-        CHECK(LiteRtUnlockTensorBuffer(bound[i]));
-        CHECK(LiteRtUnlockTensorBuffer(self->out[i]));
-    }
+    CHECK(LiteRtRunCompiledModel(compiled, self->index, self->inputs, self->in, self->outputs, self->out));
 }
 
-// Write frames of the output, except those before the first frame of the recording.
-static void write_frames(Handle buffer, size_t frames) {
+// The stream has frame after frame; an array has the frames of each block together.
+static size_t read_frames(char *memory) {
+    const size_t size = INPUTS->bytes / INPUTS->frames / INPUTS->blocks;
+    memset(memory, 0, INPUTS->bytes);
+    for (size_t i = 0; i < INPUTS->frames * INPUTS->blocks; ++i) {
+        const size_t block = i % INPUTS->blocks, frame = i / INPUTS->blocks;
+        const size_t found = fread(memory + (block * INPUTS->frames + frame) * size, 1, size, stdin);
+        if (found == size) continue;
+        if (found > 0 || block > 0) fail("the input ends inside of a frame", "");
+        return frame;
+    }
+    return INPUTS->frames;
+}
+
+// Write frames of the output, except those before the first frame of the recording. The array has room for frames.
+static void write_frames(Handle buffer, size_t frames, size_t room) {
     static size_t dropped;
-    const size_t size = OUTPUTS->bytes / OUTPUTS->frames;
+    const size_t size = OUTPUTS->bytes / OUTPUTS->frames / OUTPUTS->blocks;
     const size_t late = OUTPUTS->delay - dropped < frames ? OUTPUTS->delay - dropped : frames;
     const char *memory = lock(buffer, READ);
-    if (fwrite(memory + late * size, size, frames - late, stdout) != frames - late) fail("cannot write the output", "");
+    for (size_t i = late * OUTPUTS->blocks; i < frames * OUTPUTS->blocks; ++i) {
+        const char *from = memory + (i % OUTPUTS->blocks * room + i / OUTPUTS->blocks) * size;
+        if (fwrite(from, 1, size, stdout) != size) fail("cannot write the output", "");
+    }
     CHECK(LiteRtUnlockTensorBuffer(buffer));
     dropped += late;
 }
@@ -183,8 +177,8 @@ int main(int count, char **arguments) {
     if (count != 2) fail("stream FOLDER < in.f32 > out.f32", "");
     const Array *ends[] = {INPUTS, OUTPUTS};
     for (int i = 0; i < 2; ++i)
-        if (strcmp(ends[i]->type, "float32") != 0 || ends[i]->blocks != 1)
-            fail("this program reads and writes whole frames of float32, but not ", ends[i]->name);
+        if (strcmp(ends[i]->type, "float32") != 0)
+            fail("this program reads and writes float32, but not ", ends[i]->name);
     if (sizeof INPUTS / sizeof *INPUTS != 1 || sizeof OUTPUTS / sizeof *OUTPUTS != 1 ||
         !*INPUTS->time_axis != !*OUTPUTS->time_axis)
         fail("this program is for a stream from one array of frames to another: change main.c", "");
@@ -216,19 +210,14 @@ int main(int count, char **arguments) {
     }
     fclose(file);
 
-    const size_t frame = INPUTS->bytes / INPUTS->frames;
     size_t frames, total = 0;
     for (;;) {
-        char *memory = lock(step.in[source], WRITE);
-        const size_t bytes = fread(memory, 1, INPUTS->bytes, stdin);
-        memset(memory + bytes, 0, INPUTS->bytes - bytes);
+        frames = read_frames(lock(step.in[source], WRITE));
         CHECK(LiteRtUnlockTensorBuffer(step.in[source]));
-        if (bytes % frame != 0) fail("the input ends inside of a frame", "");
-        frames = bytes / frame;
         total += frames * PULSE / INPUTS->frames;
         if (frames < INPUTS->frames) break;
         run(&step);
-        write_frames(step.out[target], OUTPUTS->frames);
+        write_frames(step.out[target], OUTPUTS->frames, OUTPUTS->frames);
         for (size_t i = 0; STATE[i].input != NULL; ++i) {  // no copy
             const Handle next = step.out[after[i]];
             step.out[after[i]] = step.in[before[i]];
@@ -248,15 +237,16 @@ int main(int count, char **arguments) {
         }
         run(&flush);
         const Handle rest = flush.out[place(flush.output_names, flush.outputs, OUTPUTS->name)];
-        size_t size, existing;
+        size_t size;
         CHECK(LiteRtGetTensorBufferPackedSize(rest, &size));
-        existing = size / (OUTPUTS->bytes / OUTPUTS->frames);
+        const size_t room = size / (OUTPUTS->bytes / OUTPUTS->frames);
+        size_t existing = room;
         if (*OUTPUTS->count) {
             const Handle number = flush.out[place(flush.output_names, flush.outputs, OUTPUTS->count)];
             existing = (size_t) * (const int32_t *)lock(number, READ);
             CHECK(LiteRtUnlockTensorBuffer(number));
         }
-        write_frames(rest, existing);
+        write_frames(rest, existing, room);
     } else if (frames > 0) {
         fail("the last frames do not fill a pulse: export the stream with its flush", "");
     }

@@ -1,44 +1,61 @@
-// Run samples through the stream in a folder: stream FOLDER in.f32 out.f32
+// Run frames through the stream in a folder: stream FOLDER in.f32 out.f32
 //
-// The files hold samples of 32-bit floats, as `sox in.wav -t f32 in.f32` writes them. The names, the pulse, the delay
-// and the pairs of states come from the metadata of the ONNX file, and the first state from state.bin. The program needs
-// ONNX Runtime 1.13 or newer.
+// The files hold frames of 32-bit floats, such as the samples that `sox in.wav -t f32 in.f32` writes. After an edit of
+// the network, export again: this file has its names and sizes. The program needs ONNX Runtime 1.13 or newer.
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <map>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-static size_t size_of(ONNXTensorElementDataType type) {
-    switch (type) {
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64: return 8;
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32: return 4;
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16: return 2;
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
-        case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8: return 1;
-        default: throw std::runtime_error("the state has an unusual type");
-    }
+struct Array {
+    std::string name, type, time_axis;
+    size_t bytes, frames, blocks;  // the frames of a step, and the blocks of memory that they lie in
+    size_t delay;                  // frames before the first frame of the recording
+    std::string count;             // the flush's output for the number of existing frames
+};
+static const std::vector<Array> INPUTS = {
+@INPUTS@    {"@NAME@", "@TYPE@", "@TIME_AXIS@", @BYTES@, @FRAMES@, @BLOCKS@, 0, ""},  // @SHAPE@
+};
+static const std::vector<Array> OUTPUTS = {
+@OUTPUTS@    {"@NAME@", "@TYPE@", "@TIME_AXIS@", @BYTES@, @FRAMES@, @BLOCKS@, @DELAY@, "@COUNT@"},  // @SHAPE@
+};
+// After each step, the output is the input of the next. The first state is in state.bin.
+struct State {
+    std::string input, output;
+    size_t offset, bytes;
+};
+static const std::vector<State> STATE = {
+@STATE@    {"@INPUT@", "@OUTPUT@", @OFFSET@, @BYTES@},  // @TYPE@ @SHAPE@
+};
+static const std::string LONGEST = "@LONGEST@", FLUSH = "@FLUSH@", VALID = "@VALID@";
+static const size_t PULSE = @PULSE@, SHORTEST = @SHORTEST@;
+
+static std::vector<char> read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw std::runtime_error("cannot read " + path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+static size_t place(const std::vector<std::string>& names, const std::string& name) {
+    const size_t found = std::find(names.begin(), names.end(), name) - names.begin();
+    if (found == names.size()) throw std::runtime_error("the file was exported without this program: it lacks " + name);
+    return found;
+}
+
+static size_t size_of(const Ort::Value& value) {
+    return value.GetTensorTypeAndShapeInfo().GetElementCount() * sizeof(float);
 }
 
 struct Graph {
     Ort::Session session;
     std::vector<std::string> inputs, outputs;
-    std::map<std::string, std::string> facts;
 
     Graph(Ort::Env& env, const std::string& path, const Ort::SessionOptions& options)
         : session(env, std::basic_string<ORTCHAR_T>(path.begin(), path.end()).c_str(), options) {
@@ -47,25 +64,14 @@ struct Graph {
             inputs.emplace_back(session.GetInputNameAllocated(i, allocator).get());
         for (size_t i = 0; i < session.GetOutputCount(); ++i)
             outputs.emplace_back(session.GetOutputNameAllocated(i, allocator).get());
-        auto metadata = session.GetModelMetadata();
-        for (const auto& key : metadata.GetCustomMetadataMapKeysAllocated(allocator))
-            facts[key.get()] = metadata.LookupCustomMetadataMapAllocated(key.get(), allocator).get();
     }
 
-    // An input's tensor, filled from bytes, or with zeros.
-    Ort::Value tensor(const std::string& name, const char* bytes = nullptr, size_t* read = nullptr) {
-        size_t index = std::find(inputs.begin(), inputs.end(), name) - inputs.begin();
-        Ort::TypeInfo type = session.GetInputTypeInfo(index);  // must outlive the view below
+    Ort::Value tensor(size_t input) {
+        Ort::TypeInfo type = session.GetInputTypeInfo(input);  // must outlive the view below
         auto info = type.GetTensorTypeAndShapeInfo();
         auto shape = info.GetShape();
         Ort::AllocatorWithDefaultOptions allocator;
-        auto value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), info.GetElementType());
-        size_t size = info.GetElementCount() * size_of(info.GetElementType());
-        // The memory is not initialised.
-        bytes ? std::memcpy(value.GetTensorMutableRawData(), bytes, size)
-              : std::memset(value.GetTensorMutableRawData(), 0, size);
-        if (read) *read = size;
-        return value;
+        return Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), info.GetElementType());
     }
 
     std::vector<Ort::Value> run(std::vector<Ort::Value>& values) {
@@ -76,26 +82,12 @@ struct Graph {
     }
 };
 
-static std::vector<std::pair<std::string, std::string>> pairs(const std::string& text) {
-    std::vector<std::pair<std::string, std::string>> found;
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);)
-        found.emplace_back(line.substr(0, line.find('=')), line.substr(line.find('=') + 1));
-    return found;
-}
-
-static std::vector<char> read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) throw std::runtime_error("cannot read " + path);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
-static size_t place(const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) - names.begin();
-}
-
 int main(int count, char** arguments) try {
     if (count != 4) return std::cerr << "stream FOLDER in.f32 out.f32\n", 2;
+    if (INPUTS.size() != 1 || OUTPUTS.size() != 1 || INPUTS[0].time_axis.empty() != OUTPUTS[0].time_axis.empty() ||
+        INPUTS[0].type != "float32" || OUTPUTS[0].type != "float32")
+        throw std::runtime_error("this program is for a stream from one array of float32 to another: change main.cpp");
+    const Array &source = INPUTS[0], &target = OUTPUTS[0];
     const std::string folder = std::string(arguments[1]) + "/";
     Ort::Env env(ORT_LOGGING_LEVEL_WARNING);
     Ort::SessionOptions options;
@@ -103,61 +95,74 @@ int main(int count, char** arguments) try {
     Graph step(env, folder + "@STEP@", options);
 
     // Every input in the order of the file; the state is the first state.
-    const auto state = pairs(step.facts["jaxrnn.state"]);
     const auto first = read(folder + "state.bin");
-    std::map<std::string, Ort::Value> given;
-    size_t at = 0, size = 0;
-    for (const auto& [input, output] : state) {
-        given.emplace(input, step.tensor(input, first.data() + at, &size));
-        at += size;
-    }
-    if (at != first.size()) throw std::runtime_error("state.bin is of another export than @STEP@");
     std::vector<Ort::Value> values;
-    std::string samples_name;
-    for (const auto& name : step.inputs) {
-        auto found = given.find(name);
-        if (found == given.end()) samples_name = name;
-        values.push_back(found == given.end() ? step.tensor(name) : std::move(found->second));
+    for (size_t i = 0; i < step.inputs.size(); ++i) values.push_back(step.tensor(i));
+    for (const auto& each : STATE) {
+        if (each.offset + each.bytes > first.size()) throw std::runtime_error("state.bin is of another export");
+        auto& value = values[place(step.inputs, each.input)];
+        std::memcpy(value.GetTensorMutableRawData(), first.data() + each.offset, each.bytes);
     }
+    const size_t in = place(step.inputs, source.name), out = place(step.outputs, target.name);
+    if (size_of(values[in]) != source.bytes) throw std::runtime_error("the file was exported without this program");
 
-    const auto bytes = read(arguments[2]);
-    std::vector<float> samples(bytes.size() / sizeof(float)), audio;
-    std::memcpy(samples.data(), bytes.data(), samples.size() * sizeof(float));
-    const auto [audio_name, delay] = pairs(step.facts["jaxrnn.delay"]).at(0);
-    const size_t in = place(step.inputs, samples_name), out = place(step.outputs, audio_name);
-    const size_t pulse = values[in].GetTensorTypeAndShapeInfo().GetElementCount();
-    const size_t whole = samples.size() / pulse * pulse;
-    for (size_t start = 0; start < whole; start += pulse) {
-        std::copy_n(samples.data() + start, pulse, values[in].GetTensorMutableData<float>());
+    const auto samples = read(arguments[2]);
+    const size_t frame = source.bytes / source.frames, total = samples.size() / frame;
+    if (samples.size() % frame) throw std::runtime_error("the input ends inside of a frame");
+    const size_t given = total * PULSE / source.frames, whole = total / source.frames * source.frames;
+    if (given < SHORTEST || (!LONGEST.empty() && given > std::stoull(LONGEST)))
+        throw std::runtime_error("the stream is not for recordings of this length: see shortest and longest in "
+                                 "stream.json");
+    if (FLUSH.empty() && whole < total)
+        throw std::runtime_error("the last frames do not fill a pulse: export the stream with its flush");
+
+    // A file has frame after frame; an array has the frames of each block together.
+    const auto fill = [&](size_t start, size_t frames) {
+        char* memory = static_cast<char*>(values[in].GetTensorMutableRawData());
+        const size_t part = frame / source.blocks;
+        std::memset(memory, 0, source.bytes);
+        for (size_t i = 0; i < frames * source.blocks; ++i)
+            std::memcpy(memory + (i % source.blocks * source.frames + i / source.blocks) * part,
+                        samples.data() + start * frame + i * part, part);
+    };
+    std::vector<char> audio;
+    const auto append = [&](const Ort::Value& value, size_t frames) {
+        const char* memory = static_cast<const char*>(value.GetTensorRawData());
+        const size_t part = target.bytes / target.frames / target.blocks, room = size_of(value) / target.blocks / part;
+        for (size_t i = 0; i < frames * target.blocks; ++i) {
+            const char* from = memory + (i % target.blocks * room + i / target.blocks) * part;
+            audio.insert(audio.end(), from, from + part);
+        }
+    };
+    for (size_t start = 0; start < whole; start += source.frames) {
+        fill(start, source.frames);
         auto results = step.run(values);
-        const float* frames = results[out].GetTensorData<float>();
-        audio.insert(audio.end(), frames, frames + results[out].GetTensorTypeAndShapeInfo().GetElementCount());
-        for (const auto& [input, output] : state)
-            std::swap(values[place(step.inputs, input)], results[place(step.outputs, output)]);
+        append(results[out], target.frames);
+        for (const auto& each : STATE)
+            std::swap(values[place(step.inputs, each.input)], results[place(step.outputs, each.output)]);
     }
 
-    if (!std::string("@FLUSH@").empty()) {
+    if (!FLUSH.empty()) {
         Graph flush(env, folder + "@FLUSH@", options);
+        fill(whole, total - whole);
         std::vector<Ort::Value> last;
-        for (const auto& name : flush.inputs) {
-            const size_t index = place(step.inputs, name);
-            const bool carried = index < step.inputs.size() && index != in;
-            last.push_back(carried ? std::move(values[index]) : flush.tensor(name));
-            if (index == in)
-                std::copy(samples.begin() + whole, samples.end(), last.back().GetTensorMutableData<float>());
-            else if (!carried)  // the number of frames in the tail
-                *last.back().GetTensorMutableData<int32_t>() = static_cast<int32_t>(samples.size() - whole);
+        for (size_t i = 0; i < flush.inputs.size(); ++i) {
+            const bool is_number = flush.inputs[i] == VALID;
+            last.push_back(is_number ? flush.tensor(i) : std::move(values[place(step.inputs, flush.inputs[i])]));
+            if (is_number)
+                *last[i].GetTensorMutableData<int32_t>() = static_cast<int32_t>(given - whole * PULSE / source.frames);
         }
         auto results = flush.run(last);
-        const auto counts = pairs(flush.facts["jaxrnn.counts"]);
-        const int32_t rest = *results[place(flush.outputs, counts.at(0).second)].GetTensorData<int32_t>();
-        const float* frames = results[place(flush.outputs, audio_name)].GetTensorData<float>();
-        audio.insert(audio.end(), frames, frames + rest);
+        const auto& rest = results[place(flush.outputs, target.name)];
+        size_t frames = size_of(rest) / (target.bytes / target.frames);
+        if (!target.count.empty()) frames = *results[place(flush.outputs, target.count)].GetTensorData<int32_t>();
+        append(rest, frames);
     }
 
-    const size_t late = std::min(audio.size(), static_cast<size_t>(std::stoul(delay)));
-    std::ofstream(arguments[3], std::ios::binary)
-        .write(reinterpret_cast<const char*>(audio.data() + late), (audio.size() - late) * sizeof(float));
+    const size_t late = std::min(audio.size(), target.delay * (target.bytes / target.frames));
+    std::ofstream file(arguments[3], std::ios::binary);
+    file.write(audio.data() + late, static_cast<std::streamsize>(audio.size() - late));
+    if (!file.flush()) throw std::runtime_error(std::string("cannot write ") + arguments[3]);
 } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

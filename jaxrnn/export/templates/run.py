@@ -52,7 +52,7 @@ def frames(array, each, start):
     """Return the frames of a pulse from a frame on, padded with zeros after the end."""
     axis = each["time_axis"]
     if axis is None:
-        return array if TIMED else array[start]
+        return array if TIMED else np.asarray(array[start])
     size = each["shape"][axis]
     part = np.take(array, np.arange(start * size, min((start + 1) * size, array.shape[axis])), axis)
     widths = [(0, size - part.shape[axis] if place == axis else 0) for place in range(array.ndim)]
