@@ -10,6 +10,7 @@ import http.server
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -29,7 +30,7 @@ from test_cli import call, call_json
 import jaxrnn
 from jaxrnn.audio import read_sound, write_wav
 from jaxrnn.demo import PACKAGED, denoise_at_once, mixture
-from jaxrnn.export import export_litert, write_example
+from jaxrnn.export import export_litert, export_onnx, write_example
 
 OPTIONS = ("--stft", "256", "--hop", "128", "--window", "sqrt_hann", "--gives", "mask", "--rate", "16000")
 TOLERANCE = 1e-5
@@ -495,3 +496,30 @@ def test_a_file_in_a_browser(denoiser, tmp_path):
                 shown("status", "ready")
                 browser.find_element("id", "file").send_keys(str(place / "noisy.wav"))
             assert problem in shown("problem", "e")
+
+
+def test_the_model_of_triton(tmp_path):
+    """Its commands make the files of the first state; Triton's schema reads it, if its package is installed."""
+    model = jaxrnn.load(PACKAGED, static={"h": np.ones((1, 1, 80), np.float32)})
+    streamed = model.stream("time", pulse=2)
+    for joined in (True, False):
+        written = export_onnx(streamed, model.params, tmp_path / "step.onnx", join_state=joined)
+        write_example(written, tmp_path / "example")
+        assert (tmp_path / "example" / "config.pbtxt").exists() == joined
+        if not joined:
+            continue
+        text = (tmp_path / "example" / "config.pbtxt").read_text()
+        for command in re.findall("^#   (.*)$", text, re.MULTILINE):
+            subprocess.run(command, shell=True, check=True, cwd=tmp_path / "example")
+        folder = tmp_path / "example" / "models" / "stream"
+        assert (folder / "1" / "model.onnx").read_bytes() == (tmp_path / "step.onnx").read_bytes()
+        for name, array in np.load(tmp_path / "step.first_state.npz").items():
+            (place,) = re.findall(f'input_name: "{name}" .* data_file: "(.*)"', text)
+            assert (folder / "initial_state" / place).read_bytes() == array.tobytes()
+        if importlib.util.find_spec("tritonclient"):
+            from google.protobuf import text_format
+            from tritonclient.grpc import model_config_pb2
+
+            config = text_format.Parse(text, model_config_pb2.ModelConfig())
+            assert [each.name for each in config.input] == ["magnitude"]
+        shutil.rmtree(tmp_path / "example")

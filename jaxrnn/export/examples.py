@@ -28,8 +28,10 @@ from jaxrnn.verification.litert import SUFFIX
 TEMPLATES = Path(__file__).parent / "templates"
 PROGRAMS = {
     LITERT: ("Stream.kt", "Stream.swift", "main.c", "run.py"),
-    None: ("CMakeLists.txt", "index.html", "main.cpp", "run.py"),
+    None: ("CMakeLists.txt", "config.pbtxt", "index.html", "main.cpp", "run.py"),
 }
+#: Triton's names of types that are not those of NumPy in capitals.
+_TRITON = {"float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16"}
 #: The facts of an example, and the state before the first frame.
 FACTS, STATE = "stream.json", "state.bin"
 
@@ -39,8 +41,9 @@ def write_example(exported: Exported, folder: str | os.PathLike[str]) -> tuple[P
 
     The folder gets copies of the files of the export, ``stream.json`` (the arrays with their types, shapes and places
     in time, the pulse, the delay and the rate), ``state.bin`` (the first state, little-endian), and programs:
-    ``run.py`` (NumPy and the engine); for ONNX also ``main.cpp`` with ``CMakeLists.txt``, and ``index.html`` for
-    onnxruntime-web; for LiteRT also ``main.c``, ``Stream.kt`` and ``Stream.swift``.
+    ``run.py`` (NumPy and the engine); for ONNX also ``main.cpp`` with ``CMakeLists.txt``, ``index.html`` for
+    onnxruntime-web, and ``config.pbtxt`` for Triton Inference Server unless an array of the state has no axes (export
+    with ``join_state``); for LiteRT also ``main.c``, ``Stream.kt`` and ``Stream.swift``.
 
     The files of an earlier example in the folder are replaced, all or none. If the process is killed in between, files
     are missing, but files of two exports are never mixed. Programs that were edited since, or whose origin is unknown,
@@ -181,10 +184,10 @@ def _digest(text: str) -> str:
 
 def _programs(target: str | None, described: dict[str, Any]) -> dict[str, str]:
     """Return the texts of the programs for an engine, keyed by file name."""
-    return {
-        name: "".join(_lines(name, (TEMPLATES / name).read_text(encoding="utf-8"), described))
-        for name in PROGRAMS.get(target, PROGRAMS[None])
-    }
+    names = PROGRAMS.get(target, PROGRAMS[None])
+    if not all(each["shape"] for each in (*described["inputs"], *described["state"])):
+        names = [name for name in names if name != "config.pbtxt"]  # Triton has no arrays without axes
+    return {name: "".join(_lines(name, (TEMPLATES / name).read_text(encoding="utf-8"), described)) for name in names}
 
 
 def _lines(name: str, text: str, described: dict[str, Any]) -> Iterator[str]:
@@ -195,6 +198,8 @@ def _lines(name: str, text: str, described: dict[str, Any]) -> Iterator[str]:
             yield filled(name, line, described)
             continue
         for each in described[repeated[1].lower()]:
+            if name == "config.pbtxt" and not each.get("in_step", True):  # an output of the flush
+                continue
             yield filled(name, line[repeated.end() :], {**each, **_sizes(each)})
 
 
@@ -225,15 +230,20 @@ def _escaped(form: str, encoding: str, size: int) -> Callable[[str], str]:
 _ESCAPES: dict[str, Callable[[str], str]] = {
     ".c": (_of_c := _escaped(r"\%03o", "utf-8", 1)),
     ".cpp": _of_c,
+    ".pbtxt": _of_c,
     ".kt": _escaped(r"\u%04x", "utf-16-be", 2),
     ".swift": _escaped(r"\u{%x}", "utf-32-be", 4),
 }
 
 
-def _sizes(each: dict[str, Any]) -> dict[str, int]:
-    """Return sizes of an array of ``stream.json``: bytes, frames, and the blocks of memory that the frames lie in."""
-    axis = each.get("time_axis")
-    sizes = {"bytes": math.prod(each["shape"]) * dtype_named(each["type"]).itemsize, "delay": each.get("delay") or 0}
+def _sizes(each: dict[str, Any]) -> dict[str, Any]:
+    """Return facts about an array of ``stream.json``: bytes, frames, blocks of memory with frames, Triton's words."""
+    axis, kind = each.get("time_axis"), each["type"]
+    own = {"triton": f"TYPE_{_TRITON.get(kind, kind.upper())}", "start": each.get("offset", 0) + 1}
+    sizes = own | {
+        "bytes": math.prod(each["shape"]) * dtype_named(each["type"]).itemsize,
+        "delay": each.get("delay") or 0,
+    }
     if axis is None:
         return sizes | {"frames": 1, "blocks": 1}
     return sizes | {"frames": each["shape"][axis], "blocks": math.prod(each["shape"][:axis])}
