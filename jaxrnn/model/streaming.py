@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -172,9 +173,10 @@ def stream_model(
             missing = f"there is no dimension {name!r}{near(name, names)}"
             reason = missing if name not in names else f"{name!r} is time, and stays open"
             raise InputError(f"{model.label}: `dims`: {reason}; dimensions that take a size: {others}")
-        if not is_count(size, 1) and not _times(size, symbol):
+        least = 0 if name in _of_constant_inputs(model, symbol) else 1
+        if not is_count(size, least) and not _times(size, symbol):
             raise InputError(
-                f"{model.label}: `dims` must give {name!r} a size from 1 on, or a multiple of {symbol} "
+                f"{model.label}: `dims` must give {name!r} a size from {least} on, or a multiple of {symbol} "
                 f"such as {f'4*{symbol}'!r}, not {size!r}"
             )
     # If time must be a constant, the trace names the node.
@@ -211,6 +213,10 @@ def stream_model(
         if example[name].shape != declared.shape:
             raise InputError(f"{model.label}: `inputs`: {name!r} must be {describe(declared)}, not {describe(value)}")
 
+    again = functools.partial(
+        stream_model, model, symbol, pulse,
+        multiple=multiple, constraints=constraints, past=past, future=future, block=block, inputs=inputs,
+    )  # fmt: skip
     own = constraints if isinstance(constraints, str) else [_counted(symbol, each) for each in constraints]
     options = {"axes": axes, "params": model.params, "multiple": multiple, "constraints": own}
     options |= {"pulse": pulse, "past": past, "future": future, "block": block}
@@ -225,7 +231,11 @@ def stream_model(
             where = _in_terms_of(symbol, getattr(cause, "place", "") or str(cause))
             raise StreamError(f"{model.label}: {where}: two inputs have a time axis; {relation}") from error
         if isinstance(error, StreamError):
-            raise StreamError(_in_terms_of(symbol, f"{model.label}: {error}")) from error
+            said = _in_terms_of(symbol, f"{model.label}: {error}")
+            empty = {name: 0 for name in _of_constant_inputs(model, symbol) if name in others}
+            if empty and (remedy := _if_empty(again, {**dims, **empty}, str(error))):
+                said += f". Assumed size 1: {', '.join(empty)}; {remedy}"
+            raise StreamError(said) from error
         said = f"{model.label} cannot be traced for every length of {symbol}: {error_in_words_of_file(error)}"
         if others:
             said += f". Assumed size 1: {', '.join(others)}; `dims={ {others[0]: SIZE} }` sets another size"
@@ -237,6 +247,24 @@ def stream_model(
             f"`dims={ {unknown[0]: symbol} }` if it is, `dims={ {unknown[0]: SIZE} }` if it is not"
         )
     return streamed
+
+
+def _of_constant_inputs(model: Model, symbol: str) -> list[str]:
+    """Return the open dimensions of inputs without time only, such as the frames in a cache."""
+    shapes = [info.shape or () for info in model.inputs]
+    moving = {size for shape in shapes if any(_times(size, symbol) for size in shape) for size in shape}
+    return [name for name in open_dimensions(model) if name not in moving and not is_batch_name(name)]
+
+
+def _if_empty(again: Callable[..., Streamed], dims: Mapping[str, Any], error: str) -> str:
+    """Return what happens if caches are empty when a recording begins, if this is another error or none."""
+    line = f"`dims={dims}` begins without earlier frames"
+    try:
+        again(dims=dims)
+    except StreamError as other:
+        (_, _, reason) = str(other).partition(": ")
+        return "" if error in str(other) else f"{line}, and then: {reason}"
+    return line
 
 
 def stream_within(

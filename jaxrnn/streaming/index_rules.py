@@ -371,6 +371,19 @@ def _logic(operation: _Operation) -> Index:
     return _without_drift(operation) if operation.dtype == np.bool_ else UNKNOWN
 
 
+@_RULES.add("reduce_and", "reduce_or")
+def _decided(operation: _Operation) -> Index:
+    """Return the answer over the keys of each query, if the key of the query itself decides, as in causal masks."""
+    equation, (x,) = operation.equation, operation.terms
+    shape, axes = in_shape(equation), equation.params["axes"]
+    times = symbolic_axes(shape)
+    if len(times) != 2 or str(shape[times[0]]) != str(shape[times[1]]) or len({*times} & {*axes}) != 1:
+        return UNKNOWN
+    decisive = entry_of(equation).monoid == "or"
+    is_known = x.at is not None and not x.drift and not x.needs_length
+    return Index.constant(np.asarray(decisive)) if is_known and np.all(x.rows(0, 0) == decisive) else UNKNOWN
+
+
 @_RULES.add("mul")
 def _product(operation: _Operation) -> Index:
     x, factor = operation.terms if operation.terms[1].number is not None else operation.terms[::-1]
