@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,6 +20,8 @@ from click.testing import CliRunner
 import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.errors import InputError, ModelError, StateError
+from jaxrnn.model.opening import search
+from jaxrnn.settings.models import ModelSettings
 from tests.refusals import check_refused
 from tests.tiers import of_tiers
 
@@ -517,6 +520,27 @@ def test_a_batch_is_no_time():
     assert model.stream("unk__130").spec.streams
     frames = jaxrnn.load(made("g (float[unk__130,3] x) => (float[unk__130,3] y) { y = Tanh(x) }", {}, {}, 17))
     assert frames.stream().spec.streams  # nothing runs along any axis
+
+
+def test_what_cannot_be_examined_is_said(monkeypatch):
+    """An axis along which it is not known whether something runs is named with the reason, and is no refusal."""
+    monkeypatch.setattr(search, "_TRIALS", 0)
+    words = "what runs along axis 0 of 'x', axis 2 of 'x' is not known: the constants that follow.* in 0 trials"
+    check_refused(InputError, words, jaxrnn.load(made(*RECURRENT)).stream)
+    text, weights, constants, opset = RECURRENT
+    model = jaxrnn.load(made(text.replace("[12,1,", "[12,unk__130,"), weights, constants, opset))
+    words = "not known whether a recurrence, window or sum runs along 'unk__130': the constants"
+    with pytest.warns(UserWarning, match=words):
+        assert model.stream().spec.streams
+
+
+def test_axes_in_json():
+    """The keys of JSON are strings."""
+    build = CASES["reshapes"]
+    model = jaxrnn.load(build(12), dims={"x": {"1": "time"}})
+    assert model.inputs[0].shape == (2, "time", 8)
+    given = {"x": {"1": "time"}, "w": {0: 12}}
+    assert ModelSettings(file=Path("net.onnx"), dims=given).dims == given  # as `load` takes them
 
 
 def test_commands(tmp_path):

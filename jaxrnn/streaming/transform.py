@@ -454,11 +454,10 @@ def bounded_plan(
     params: Any,
     multiple: int,
     constraints: Sequence[str],
-    substitute: bool,
     bands: Bands,
 ) -> Plan:
     """Return the plan of a function in which attention to all frames gets bands."""
-    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER, substitute)
+    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER, substitute=False)
     with explained(), without_collector(), jax.disable_jit(False):
         return offline.planned(Lengths(constraints), None, bands)
 
