@@ -202,3 +202,10 @@ def test_queries_without_a_key_get_zeros():
     causal = compared(lambda i, j: j <= i, attend)
     check_values(causal, (12, 2), past=24, reference=causal)
     check_values(compared(lambda i, j: (j <= i) & (j > i - 4), attend), (12, 2))
+
+
+def test_infinities_of_masks_that_become_nan():
+    """A product of 0 and infinity is NaN for each pair, so nothing is known of the pairs; no warning is shown."""
+    near = compared(lambda i, j: abs(i - j) < 2, lambda x, mask: jnp.where(mask, 0.0, jnp.inf) - jnp.inf)
+    function = lambda x: jnp.sum(jnp.where(near(x) == 0, x[:, 0], 1.0), 1)  # noqa: E731
+    check_refused(jaxrnn.StreamError, "depends on all", jaxrnn.stream, function, jnp.zeros((9, 2)), axes=0)

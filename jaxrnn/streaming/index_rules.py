@@ -93,8 +93,12 @@ class _Operation:
             "scale": math.lcm(*(each.scale for each in self.terms)),
             "degree": max(each.degree for each in self.terms),
         }
-        result = Index(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**fields, **changed})
-        return result.held_in(self.dtype, self.size)
+
+        def at(i: Any, j: Any) -> Any:
+            with np.errstate(invalid="ignore"):  # of the infinities in masks
+                return function(*(each(i, j) for each in functions))
+
+        return Index(at, drift, **{**fields, **changed}).held_in(self.dtype, self.size)
 
     @property
     def growth(self) -> Fraction | int:
