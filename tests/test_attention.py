@@ -219,13 +219,35 @@ def test_attention_over_time_is_refused_by_streams(attributes):
     """Without a bound, every frame sees all others, or all of the past; inside a frame, attention streams."""
     node = helper.make_node("Attention", ["x"] * 3, ["y"], name="all", q_num_heads=2, kv_num_heads=2, **attributes)
     over_time = loaded([node], {"x": [1, "T", 8]}, {"y": [1, "T", 8]})
-    words = r"'all'.*each frame depends on all earlier( and later)? frames; bound (how far|what) each frame"
+    words = r"'all'.*each frame depends on all earlier( and later)? frames; (bound what each|give `past=64`)"
     check_refused(jaxrnn.StreamError, words, over_time.stream, symbol="T")
     inside = loaded([node], {"x": ["T", 5, 8]}, {"y": ["T", 5, 8]})
     x = np.random.default_rng(0).standard_normal((7, 5, 8)).astype(np.float32)
     found = jax.jit(inside.stream(symbol="T", pulse=2).run)(inside.params, {"x": x})
     expected = jax.jit(inside.apply)(inside.params, {"x": x})
     np.testing.assert_allclose(found["y"], expected["y"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["Attention", "com.microsoft::MultiHeadAttention"])
+def test_causal_attention_streams_with_a_bounded_past(operator):
+    """Inputs of a cache are empty when a recording begins; the error says so, and for each line that it names."""
+    domain, name = ("", operator) if "::" not in operator else operator.split("::")
+    options = {"num_heads": 2, "unidirectional": 1} if domain else {"q_num_heads": 2, "kv_num_heads": 2, "is_causal": 1}
+    caches = [*[""] * (3 if domain else 1), "past_key", "past_value"]
+    node = helper.make_node(name, ["x", "x", "x", *caches], ["y", "key", "value"], name="all", domain=domain, **options)
+    inputs = {"x": [1, "T", 8], "past_key": [1, 2, "P", 4], "past_value": [1, 2, "P", 4]}
+    model = loaded([node], inputs, dict.fromkeys(node.output), domains=[domain] * bool(domain))
+    check_refused(jaxrnn.StreamError, r"`dims=\{'P': 0\}` begins .*and then: .*give `past=64`", model.stream, "T")
+    check_refused(jaxrnn.StreamError, r"`dims=\{'P': 0\}` begins without earlier frames$", model.stream, "T", past=8)
+    check_refused(jaxrnn.StreamError, "give `past=64`", model.stream, "T", dims={"P": 0})
+    streamed = model.stream("T", dims={"P": 0}, past=8)
+    x = np.random.default_rng(0).standard_normal((1, 12, 8)).astype(np.float32)
+    arrays = {"x": x, **{each: np.zeros((1, 2, 0, 4), np.float32) for each in caches[-2:]}}
+    found, whole = streamed.run(model.params, arrays), jax.jit(model.apply)(model.params, arrays)
+    expected = streamed.offline(model.params, arrays)
+    for each in expected:
+        np.testing.assert_allclose(found[each], expected[each], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found["y"][:, :9], whole["y"][:, :9], rtol=0, atol=1e-6)  # the band hides no key
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,6 +20,8 @@ from click.testing import CliRunner
 import jaxrnn
 from jaxrnn.cli import main
 from jaxrnn.errors import InputError, ModelError, StateError
+from jaxrnn.model.opening import search
+from jaxrnn.settings.models import ModelSettings
 from tests.refusals import check_refused
 from tests.tiers import of_tiers
 
@@ -196,6 +199,29 @@ def attention(n):
     )
 
 
+def banded(n, *bounds, hidden, shown, dtype=np.float32):
+    """A mask of n rows and n columns that shows columns up to some frames before and after the row."""
+    apart = np.arange(n) - np.arange(n)[:, None]
+    return np.where((apart >= -bounds[0]) & (apart <= bounds[1]), shown, hidden).astype(dtype)
+
+
+@case({"w": (8, 8)})
+def masks_from_frames_to_frames(n):
+    return (
+        f"""g (float[2,{n},8] x) => (float[2,{n},8] y) {{
+            k = Transpose<perm=[0,2,1]>(x)  a = MatMul(x, k)  b = Add(a, causal)  c = Softmax<axis=-1>(b)
+            d = MatMul(c, x)  e = MatMul(d, w)  f = Unsqueeze(a, one)  s = Where(near, f, low)  t = Squeeze(s, one)
+            u = Softmax<axis=-1>(t)  v = MatMul(u, e)  r = Mul(a, later)  q = MatMul(r, v)  y = Tanh(q) }}""",
+        {
+            "causal": banded(n, 99, 0, hidden=-np.inf, shown=0)[None],
+            "near": banded(n, 3, 1, hidden=False, shown=True, dtype=bool)[None, None].repeat(2, 0),
+            "later": banded(n, 0, 99, hidden=0, shown=0.5),
+            "low": np.float32(-1e9),
+            "one": ints(1),
+        },
+    )
+
+
 def values(model, n: int, at: dict) -> dict[str, np.ndarray]:
     """Apply a model to random inputs of a length."""
     random = np.random.default_rng(1)
@@ -245,7 +271,43 @@ def test_lengths_that_other_sizes_have(name, first):
         check(CASES[name], first, (first + 1, 17))
 
 
+def attending(mask, n=12):
+    """The text of a graph that adds a mask to the scores of n frames, and its constants."""
+    return (
+        f"""g (float[1,{n},8] x) => (float[1,{n},8] y) {{
+            k = Transpose<perm=[0,2,1]>(x)  a = MatMul(x, k)  b = Add(a, mask)  c = Softmax<axis=-1>(b)
+            y = MatMul(c, x) }}""",
+        {"mask": mask},
+        "node 'b' (Add-14).*'mask' .12, 12.",
+    )
+
+
+def test_an_opened_causal_mask_streams():
+    text, constants, _ = attending(banded(12, 5, 0, hidden=-np.inf, shown=0))
+    model = jaxrnn.load(made(text, {}, constants, 17), dims={"x": {1: "time"}})
+    assert "the mask 'mask' is by the column minus the row: -inf, 0.0 from -5 on, -inf from 1 on" in model.opened
+    streamed = model.stream("time")
+    assert streamed.receptive_field == 6
+    x = {"x": np.random.default_rng(0).standard_normal((1, 40, 8)).astype(np.float32)}
+    np.testing.assert_allclose(streamed.run({}, x)["y"], model.apply({}, x)["y"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["linear", "tf_crop_and_resize"])
+def test_scales_that_leave_time_alone(mode):
+    """Features are resized, frames are not."""
+    text = """g (float[1,12,4] x) => (float[1,12,9] y) { y = Resize<mode="linear", coordinate_transformation_mode="%s">(
+        x, roi, scales) }"""
+    constants = {"scales": np.float32([1, 1, 2.25]), "roi": np.float32([0, 0, -0.5, 1, 1, 1])}
+    mode = "align_corners" if mode == "linear" else mode
+    model = jaxrnn.load(made(text % mode, {}, constants, 13), dims={"x": {1: "time"}})
+    assert any("ONNX Runtime at time=19" in line for line in model.opened)
+
+
 REFUSALS: dict[str, tuple] = {
+    "a mask of chunks": attending((np.arange(12) // 3 >= np.arange(12)[:, None] // 3).astype(np.float32)),
+    "a mask of every second frame": attending((np.subtract.outer(np.arange(12), np.arange(12)) % 2).astype(np.float32)),
+    "a mask that hides one corner": attending(banded(12, 10, 12, hidden=-np.inf, shown=0)),
+    "a mask of rows and numbers": attending(banded(12, 4, 0, hidden=-np.inf, shown=np.arange(12))),
     "a table of positions": (
         """g (float[1,12,8] x) => (float[1,12,8] y) { y = Add(x, table) }""",
         {"table": np.random.default_rng(0).standard_normal((1, 12, 8)).astype(np.float32)},
@@ -458,6 +520,27 @@ def test_a_batch_is_no_time():
     assert model.stream("unk__130").spec.streams
     frames = jaxrnn.load(made("g (float[unk__130,3] x) => (float[unk__130,3] y) { y = Tanh(x) }", {}, {}, 17))
     assert frames.stream().spec.streams  # nothing runs along any axis
+
+
+def test_what_cannot_be_examined_is_said(monkeypatch):
+    """An axis along which it is not known whether something runs is named with the reason, and is no refusal."""
+    monkeypatch.setattr(search, "_TRIALS", 0)
+    words = "what runs along axis 0 of 'x', axis 2 of 'x' is not known: the constants that follow.* in 0 trials"
+    check_refused(InputError, words, jaxrnn.load(made(*RECURRENT)).stream)
+    text, weights, constants, opset = RECURRENT
+    model = jaxrnn.load(made(text.replace("[12,1,", "[12,unk__130,"), weights, constants, opset))
+    words = "not known whether a recurrence, window or sum runs along 'unk__130': the constants"
+    with pytest.warns(UserWarning, match=words):
+        assert model.stream().spec.streams
+
+
+def test_axes_in_json():
+    """The keys of JSON are strings."""
+    build = CASES["reshapes"]
+    model = jaxrnn.load(build(12), dims={"x": {"1": "time"}})
+    assert model.inputs[0].shape == (2, "time", 8)
+    given = {"x": {"1": "time"}, "w": {0: 12}}
+    assert ModelSettings(file=Path("net.onnx"), dims=given).dims == given  # as `load` takes them
 
 
 def test_commands(tmp_path):

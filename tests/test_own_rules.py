@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -315,3 +317,14 @@ def test_what_overrides_an_operator_of_onnx_is_called_in_loops_too():
         operators=twice,
     )
     assert doubling.apply({}, {"x": x, "h": h * 0})["hn"] == 20
+
+
+def test_the_check_of_empty_results_does_not_end_the_process():
+    """XLA ends the process when it compiles this function on one frame (in a process of its own, for that reason)."""
+    code = (
+        "import jax.numpy as jnp; from jaxrnn.streaming import check; "
+        "cut = lambda x: jnp.concatenate([jnp.zeros((1,)), x[:-1]])[1:]; "
+        "check(lambda x: (cut(x), 2 * x), jnp.zeros(5), axes=0, lengths=(1, 3), pulses=((1,),)); print('compared')"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout == "compared\n", found.stderr[-500:]

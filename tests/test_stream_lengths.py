@@ -74,6 +74,15 @@ def test_constraints_are_checked(constraints, multiple):
         assert np.all(np.isnan(last.outputs)) or not last.outputs.size or int(last.counts) == 0
 
 
+@pytest.mark.parametrize("future", [None, 2])
+def test_the_name_of_the_length_in_a_file(future):
+    """A recording that is too short is refused in the name of the dimension."""
+    graph = graph_of([node("MaxPool", ["x"], kernel_shape=[3])], {"x": [1, 2, "time"]}, {"y": None})
+    streamed = jaxrnn.load(make_model(graph)).stream("time", constraints=["time >= 3"], future=future)
+    words = r"model 'g'.* a recording of 2 frame\(s\) does not satisfy `constraints=\['time >= 3'\]`"
+    check_refused(jaxrnn.InputError, words, streamed.run, {}, {"x": np.ones((1, 2, 2), np.float32)})
+
+
 @pytest.mark.parametrize("frames", [1, 2, 4, 7])
 def test_a_live_stream_that_ends_at_a_length_that_is_not_allowed(frames):
     """The flush of a runner and of a pool raises the error of `run`; the stream goes on, and may end later."""

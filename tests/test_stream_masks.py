@@ -167,3 +167,45 @@ def test_columns_of_a_constant_do_not_count_frames():
     check_values(lambda x: x + (columns(x) == jnp.arange(x.shape[0])[:, None]).astype(x.dtype), (20, 2))
     read = lambda x: x[jnp.minimum(columns(x)[:, 0], x.shape[0] - 1)]  # noqa: E731
     check_refused(jaxrnn.StreamError, "'gather'", jaxrnn.stream, read, jnp.zeros((9, 2)), axes=0)
+
+
+def compared(seen, then):
+    """A function of frames and of a mask of their numbers."""
+    return lambda x: then(x, seen(*jnp.meshgrid(*[jnp.arange(x.shape[0])] * 2, indexing="ij")))
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_tests_and_extremes_over_keys_of_known_numbers(over):
+    """One key stands for all keys outside of the mask; a query without a key, and first frames, are exact."""
+    options = {"lengths": (1, 3, 7), "chunkings": ((1,), (3, 1))}
+    answers = lambda x, mask: x + jnp.stack([jnp.any(mask, over), jnp.all(mask, over)], 1).astype(x.dtype)  # noqa: E731
+    most = lambda x, mask: jnp.max(jnp.where(mask, x[:, 0], 1.0), over)  # noqa: E731
+    least = lambda x, mask: jnp.min(jnp.where(mask, x[:, 1], 0.5), over)  # noqa: E731
+    near = [lambda i, j: i - j == 3, lambda i, j: j - i == 2]
+    far = [lambda i, j: abs(i - j) != 2, lambda i, j: j < i - 1, lambda i, j: j <= i, lambda i, j: j > i]
+    for seen in [*near, *far]:
+        check_values(compared(seen, answers), (12, 2), **options)
+    for seen in near:
+        check_values(compared(seen, lambda x, mask: most(x, mask) + least(x, mask)), (12, 2), **options)
+    check_refused(jaxrnn.StreamError, "'reduce_max'", jaxrnn.stream, compared(far[2], most), jnp.zeros((9, 2)), axes=0)
+
+
+def test_queries_without_a_key_get_zeros():
+    """A query that sees itself sees a key, so the test of queries without a key does not hide the mask."""
+
+    def attend(x, mask):
+        scores = jnp.where(mask, x @ x.T, -jnp.inf)
+        bias = jnp.where(mask, 0, -jnp.inf)
+        blind = jnp.all(bias == -jnp.inf, -1, keepdims=True)
+        return jnp.where(blind, 0, jax.nn.softmax(jnp.where(blind, 0, scores + bias), -1)) @ x
+
+    causal = compared(lambda i, j: j <= i, attend)
+    check_values(causal, (12, 2), past=24, reference=causal)
+    check_values(compared(lambda i, j: (j <= i) & (j > i - 4), attend), (12, 2))
+
+
+def test_infinities_of_masks_that_become_nan():
+    """A product of 0 and infinity is NaN for each pair, so nothing is known of the pairs; no warning is shown."""
+    near = compared(lambda i, j: abs(i - j) < 2, lambda x, mask: jnp.where(mask, 0.0, jnp.inf) - jnp.inf)
+    function = lambda x: jnp.sum(jnp.where(near(x) == 0, x[:, 0], 1.0), 1)  # noqa: E731
+    check_refused(jaxrnn.StreamError, "depends on all", jaxrnn.stream, function, jnp.zeros((9, 2)), axes=0)

@@ -30,6 +30,10 @@ def loaded(monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGE.__name__, PACKAGE)
 
 
+def banded(x, mask):
+    return jax.nn.softmax(jnp.where(mask, x @ x.T, -jnp.inf)) @ x
+
+
 FUNCTIONS = {
     "associative_scan": (lambda x: lax.associative_scan(affine, (jnp.tanh(x), x))[1], (20, 3)),
     "a name of a package": (lambda x: PACKAGE.scan_of(affine, (jnp.tanh(x), x), axis=-2)[1], (20, 3)),
@@ -37,11 +41,20 @@ FUNCTIONS = {
     "convolve": (lambda x: jnp.convolve(x, KERNEL)[: x.shape[0]], (20,)),
     "correlate": (lambda x: jnp.correlate(jnp.pad(x, (2, 0)), KERNEL, "valid"), (20,)),
     "convolve of SciPy": (lambda x: jax.scipy.signal.convolve(x, KERNEL, method="direct")[: x.shape[0]], (20,)),
+    "frames by np.arange": (
+        lambda x: x[jnp.minimum(np.arange(x.shape[0])[:, None] + np.arange(3), x.shape[0] - 1)],
+        (20,),
+    ),
+    "a mask of NumPy": (lambda x: banded(x, np.triu(np.tril(np.ones((x.shape[0], x.shape[0]), bool)), -4)), (20, 3)),
+    "np.zeros": (
+        lambda x: jnp.concatenate([np.zeros((2, 3), np.float32), x])[: x.shape[0]] + np.tri(x.shape[0], 3),
+        (20, 3),
+    ),
     "correlate of SciPy": (lambda x: jax.scipy.signal.correlate(x, KERNEL)[: x.shape[0]], (20,)),
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(FUNCTIONS, ("a name of a package", "correlate of SciPy")))
+@pytest.mark.parametrize("name", of_tiers(FUNCTIONS, ("a name of a package", "correlate of SciPy", "a mask of NumPy")))
 def test_streams_are_exact(name):
     function, shape = FUNCTIONS[name]
     x = jax.ShapeDtypeStruct(shape, np.float32)

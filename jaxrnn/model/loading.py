@@ -122,7 +122,12 @@ def opened_axes(
     """Open the axes among the ``dims`` of the options of `load`; return the file, its graph, and what was done."""
     dims = options["dims"] or {}
     check_kind("dims", dims, Mapping, "a dict by name")
-    axes = {name: given for name, given in dims.items() if isinstance(given, Mapping)}
+    # JSON has no numbers as keys.
+    axes: dict[str, Any] = {
+        name: {int(key) if isinstance(key, str) and key.isdecimal() else key: each for key, each in given.items()}
+        for name, given in dims.items()
+        if isinstance(given, Mapping)
+    }
     if not axes:
         return file, graph, ()
     name_dimensions(graph.graph, {name: given for name, given in dims.items() if name not in axes})

@@ -482,10 +482,13 @@ class Model:
                 return self._packed(params)
             return self._pack_whole(dict(params), arguments)
 
+    def _graph_function(self, symbol: str) -> GraphFunction:
+        """Return the graph as a function, one object for each time axis, so that a second stream finds the plan."""
+        return self._functions.setdefault(symbol, GraphFunction(self, symbol))
+
     @functools.cached_property
-    def _graph_function(self) -> GraphFunction:
-        """The graph as a function, one object, so that a second stream finds the plan of the first."""
-        return GraphFunction(self)
+    def _functions(self) -> dict[str, GraphFunction]:
+        return {}
 
     @functools.cached_property
     def _stated(self) -> FoundState | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxrnn._files.messages import SIZE, describe, near
+from jaxrnn._files.messages import SIZE, describe, first_line, near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, check_kind, is_count
 from jaxrnn.model.opening.search import Opening
@@ -37,6 +37,8 @@ class GraphFunction:
     """The whole graph of a model as a function of parameters and inputs."""
 
     model: Model
+    #: The name of the number of frames, for messages.
+    length_name: str = SYMBOL
 
     @property
     def __name__(self) -> str:
@@ -88,18 +90,23 @@ def only_symbol(model: Model, dims: Mapping[str, Any]) -> str:
 
 
 def how_to_open(model: Model) -> str:
-    """Return the lines that open the fixed axes along which the graph runs, or an empty string without such an axis."""
-    found = []
+    """Return the lines that open the fixed axes along which the graph runs, or an empty string without such an axis.
+
+    Axes of which this is not known are named with the reason.
+    """
+    found, unknown = [], dict[str, list[str]]()
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
             if isinstance(size, int) and size > 1:
-                # What the axis cannot be opened for, `load` says.
-                with contextlib.suppress(JaxrnnError):
-                    opening = Opening(model.program, {info.name: {axis: "time"}}, static=model.static)
+                opening = Opening(model.program, {info.name: {axis: "time"}}, static=model.static)
+                try:
                     opening.read()
                     finder = opening.tried({}).finder
-                    if finder.runs:
-                        found.append((not finder.recurs, info.name, axis, size, finder.runs))
+                except JaxrnnError as error:
+                    unknown.setdefault(first_line(error), []).append(f"axis {axis} of {info.name!r}")
+                    continue
+                if finder.runs:
+                    found.append((not finder.recurs, info.name, axis, size, finder.runs))
     lines = []
     for _, name, axis, size, runs in sorted(found, key=lambda each: each[:3]):
         nodes = ", ".join(f"{operator} {node!r}" for node, operator in [*runs.items()][:2])
@@ -109,20 +116,29 @@ def how_to_open(model: Model) -> str:
         lines.append(
             f"{nodes}{more} {verb} along axis {axis} of {name!r}, which the file fixes to {size}: {line} opens it"
         )
+    lines += [f"what runs along {', '.join(axes)} is not known: {reason}" for reason, axes in unknown.items()]
     return "; ".join(lines)
 
 
-def check_time(model: Model, symbol: str) -> None:
-    """Refuse a dimension without a recurrence or window, if a recurrence or window runs along a fixed axis."""
-    lines = ""
-    with contextlib.suppress(JaxrnnError):  # unknown: the trace of `stream` has the error
+def check_time(model: Model, symbol: str) -> str:
+    """Refuse a dimension without a recurrence or window, if a recurrence or window runs along a fixed axis.
+
+    Return why this is not known, or an empty string.
+    """
+    try:
         trial = Opening(model.program, {}, static=model.static, along=symbol).tried({})
-        lines = how_to_open(model) if trial.failed is None and not trial.finder.runs else ""
-    if lines:
-        raise InputError(
-            f"{model.label}: no recurrence, window or sum runs along {symbol!r}, so it may be a batch of separate "
-            f"recordings. {lines}. If each entry of {symbol!r} is a frame, say so: `symbol={symbol!r}`"
-        )
+        unknown = "" if trial.failed is None else first_line(trial.failed.cause)
+    except JaxrnnError as error:
+        return f"it is not known whether a recurrence, window or sum runs along {symbol!r}: {first_line(error)}"
+    if trial.finder.runs or not (lines := how_to_open(model)):
+        return ""
+    said = f"no recurrence, window or sum runs along {symbol!r}"
+    if unknown:
+        return f"{said} before a node of which this is not known ({unknown}). {lines}"
+    raise InputError(
+        f"{model.label}: {said}, so it may be a batch of separate "
+        f"recordings. {lines}. If each entry of {symbol!r} is a frame, say so: `symbol={symbol!r}`"
+    )
 
 
 def check_symbol(model: Model, symbol: str) -> list[str]:
@@ -164,9 +180,10 @@ def stream_model(
     """Implement `Model.stream`."""
     check_kind(f"{model.label}: `dims`", dims, Mapping, "a dict by name")
     check_kind(f"{model.label}: `inputs`", inputs, Mapping, "a dict of arrays by name")
+    doubt = ""
     if symbol is None:
         symbol = only_symbol(model, dims)
-        check_time(model, symbol)
+        doubt = check_time(model, symbol)
     with labelled(model.label):
         names = check_symbol(model, symbol)
     warn_of_batch(model, symbol)
@@ -176,9 +193,10 @@ def stream_model(
             missing = f"there is no dimension {name!r}{near(name, names)}"
             reason = missing if name not in names else f"{name!r} is time, and stays open"
             raise InputError(f"{model.label}: `dims`: {reason}; dimensions that take a size: {others}")
-        if not is_count(size, 1) and not _times(size, symbol):
+        least = 0 if name in _of_constant_inputs(model, symbol) else 1
+        if not is_count(size, least) and not _times(size, symbol):
             raise InputError(
-                f"{model.label}: `dims` must give {name!r} a size from 1 on, or a multiple of {symbol} "
+                f"{model.label}: `dims` must give {name!r} a size from {least} on, or a multiple of {symbol} "
                 f"such as {f'4*{symbol}'!r}, not {size!r}"
             )
     # If time must be a constant, the trace names the node.
@@ -215,13 +233,17 @@ def stream_model(
         if example[name].shape != declared.shape:
             raise InputError(f"{model.label}: `inputs`: {name!r} must be {describe(declared)}, not {describe(value)}")
 
+    again = functools.partial(
+        stream_model, model, symbol, pulse,
+        multiple=multiple, constraints=constraints, past=past, future=future, block=block, inputs=inputs,
+    )  # fmt: skip
     own = constraints if isinstance(constraints, str) else [_counted(symbol, each) for each in constraints]
     options = {"axes": axes, "params": model.params, "multiple": multiple, "constraints": own}
     options |= {"pulse": pulse, "past": past, "future": future, "block": block}
     others = [name for name in names if name != symbol and name not in dims]
     try:
         with exact_types(), of_file(operators_by_scope(model.program.block)):
-            streamed = stream_within(model._graph_function, example, **options)
+            streamed = stream_within(model._graph_function(symbol), example, **options)
     except (NodeError, StreamError) as error:
         cause = error if isinstance(error, NodeError) else error.__cause__
         is_undecided = isinstance(cause, NodeError) and not getattr(error, "has_condition", False)
@@ -229,7 +251,11 @@ def stream_model(
             where = _in_terms_of(symbol, getattr(cause, "place", "") or str(cause))
             raise StreamError(f"{model.label}: {where}: two inputs have a time axis; {relation}") from error
         if isinstance(error, StreamError):
-            raise StreamError(_in_terms_of(symbol, f"{model.label}: {error}")) from error
+            said = _in_terms_of(symbol, f"{model.label}: {error}")
+            empty = {name: 0 for name in _of_constant_inputs(model, symbol) if name in others}
+            if empty and (remedy := _if_empty(again, {**dims, **empty}, str(error))):
+                said += f". Assumed size 1: {', '.join(empty)}; {remedy}"
+            raise StreamError(said) from error
         said = f"{model.label} cannot be traced for every length of {symbol}: {error_in_words_of_file(error)}"
         if others:
             said += f". Assumed size 1: {', '.join(others)}; `dims={ {others[0]: SIZE} }` sets another size"
@@ -240,7 +266,27 @@ def stream_model(
             f"{model.label}: it is not known whether {unknown[0]} must be equal to {symbol}; "
             f"`dims={ {unknown[0]: symbol} }` if it is, `dims={ {unknown[0]: SIZE} }` if it is not"
         )
+    if doubt:
+        warnings.warn(f"{model.label}: {doubt}. Say which dimension is time: `symbol=NAME`", stacklevel=3)
     return streamed
+
+
+def _of_constant_inputs(model: Model, symbol: str) -> list[str]:
+    """Return the open dimensions of inputs without time only, such as the frames in a cache."""
+    shapes = [info.shape or () for info in model.inputs]
+    moving = {size for shape in shapes if any(_times(size, symbol) for size in shape) for size in shape}
+    return [name for name in open_dimensions(model) if name not in moving and not is_batch_name(name)]
+
+
+def _if_empty(again: Callable[..., Streamed], dims: Mapping[str, Any], error: str) -> str:
+    """Return what happens if caches are empty when a recording begins, if this is another error or none."""
+    line = f"`dims={dims}` begins without earlier frames"
+    try:
+        again(dims=dims)
+    except StreamError as other:
+        (_, _, reason) = str(other).partition(": ")
+        return "" if error in str(other) else f"{line}, and then: {reason}"
+    return line
 
 
 def stream_within(

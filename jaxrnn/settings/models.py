@@ -138,7 +138,7 @@ class ModelSettings(Settings):
     """Values of inputs that are fixed when the model is loaded, by name."""
     state: dict[str, str] | None = None
     """State inputs with the outputs that update them, if the file is ambiguous; `{}` for no state."""
-    dims: dict[str, int | str | dict[int, str]] = {}
+    dims: dict[str, int | str | dict[int | str, int | float | str]] = {}
     """Sizes of open dimensions, new names, or multiples of other dimensions: `{unk__1: time, T: 4*U}`. By input, fixed
     axes that become open: `{x: {0: time}}`."""
 

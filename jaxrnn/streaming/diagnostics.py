@@ -324,7 +324,7 @@ def hint_for_tracing(error: BaseException) -> str | None:
 def hint_for_call(calls: str | None) -> str | None:
     """Return a hint for a JAX function that cannot be streamed, or None."""
     if calls is not None and calls.startswith("np."):
-        return f"call j{calls}, which takes the same arguments"
+        return f"call j{calls}, which takes the same arguments; in code that is not yours, give `substitute=True`"
     return None if calls is None else _CALLS.get(calls)
 
 

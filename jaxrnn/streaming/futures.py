@@ -33,7 +33,7 @@ from jaxrnn.jaxprs.canonical import rewritten
 from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.steps.stepper import NO_NOTES
 from jaxrnn.streaming.bounding import BoundedPlace, Bounding, Futures, unwrapped
-from jaxrnn.streaming.dimensions import is_symbolic, value_of
+from jaxrnn.streaming.dimensions import SYMBOL, is_symbolic, value_of
 from jaxrnn.streaming.rewriting import at_sizes, bind_in_place, with_time_apart
 from jaxrnn.streaming.statistics import Analysis
 from jaxrnn.streaming.transform import TracedProgram, bounded_plan, offline_program
@@ -114,6 +114,7 @@ class Bounded:
         #: The operators of an ONNX file by scope, and its texts for readers, as the function has them.
         self.operators, self.notes = getattr(function, "operators", None), getattr(function, "notes", NO_NOTES)
         self.output_names = getattr(function, "output_names", None)
+        self.length_name = getattr(function, "length_name", SYMBOL)
         self._options, self._takes_params, self._limits = options, takes_params, limits
         self._structure, self._wide, self._traced = structure, Types.here().wide, dict[Any, _Traced]()
         self._compiled = jax.jit(self._evaluate, static_argnums=(0, 1))
@@ -136,7 +137,7 @@ class Bounded:
             leaves, program = list(map(jnp.asarray, jax.tree.leaves(x))), self._here.program
         frames = _frames_in(leaves, program)
         if not is_symbolic(frames):
-            program.lengths.check(self.__name__, frames, 1)
+            program.lengths.check(self.__name__, frames, 1, self.length_name)
         for leaf, each in zip(leaves, program.leaves, strict=True):
             if leaf.dtype != each.dtype or any(
                 str(here) != str(there) for here, there in zip(leaf.shape, each.frames(frames), strict=True)
@@ -184,7 +185,8 @@ class Bounded:
             return jax.tree.unflatten(program.outputs, works[-1].run(*arrays))
 
         live.__name__ = self.__name__
-        plan = bounded_plan(live, self._example, **self._options, bands=self._limits.band_of)
+        options = {name: each for name, each in self._options.items() if name != "substitute"}  # the program is traced
+        plan = bounded_plan(live, self._example, **options, bands=self._limits.band_of)
         places = [*works[-1].places, *map(self._limits.place_of, plan.masks)]
         return _Traced(program, ClosedJaxpr(plan.closed.jaxpr, plan.closed.consts), tuple(places))
 

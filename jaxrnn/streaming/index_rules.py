@@ -93,8 +93,12 @@ class _Operation:
             "scale": math.lcm(*(each.scale for each in self.terms)),
             "degree": max(each.degree for each in self.terms),
         }
-        result = Index(lambda i, j: function(*(each(i, j) for each in functions)), drift, **{**fields, **changed})
-        return result.held_in(self.dtype, self.size)
+
+        def at(i: Any, j: Any) -> Any:
+            with np.errstate(invalid="ignore"):  # of the infinities in masks
+                return function(*(each(i, j) for each in functions))
+
+        return Index(at, drift, **{**fields, **changed}).held_in(self.dtype, self.size)
 
     @property
     def growth(self) -> Fraction | int:
@@ -369,6 +373,19 @@ def _logic(operation: _Operation) -> Index:
     if operation.fixed and not any(each.needs_length for each in operation.terms):
         return Index.constant(np.asarray(operation.function(*operation.fixed)))
     return _without_drift(operation) if operation.dtype == np.bool_ else UNKNOWN
+
+
+@_RULES.add("reduce_and", "reduce_or")
+def _decided(operation: _Operation) -> Index:
+    """Return the answer over the keys of each query, if the key of the query itself decides, as in causal masks."""
+    equation, (x,) = operation.equation, operation.terms
+    shape, axes = in_shape(equation), equation.params["axes"]
+    times = symbolic_axes(shape)
+    if len(times) != 2 or str(shape[times[0]]) != str(shape[times[1]]) or len({*times} & {*axes}) != 1:
+        return UNKNOWN
+    decisive = entry_of(equation).monoid == "or"
+    is_known = x.at is not None and not x.drift and not x.needs_length
+    return Index.constant(np.asarray(decisive)) if is_known and np.all(x.rows(0, 0) == decisive) else UNKNOWN
 
 
 @_RULES.add("mul")

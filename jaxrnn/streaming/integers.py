@@ -162,6 +162,8 @@ class Index:
         """Return the index of elements that are the same in all frames, and for all lengths."""
         if jnp.issubdtype(array.dtype, jnp.floating):
             number = common(array)
+            if number is not None and math.isinf(number):  # as masks write
+                return cls(lambda i, j: np.asarray(number), degree=0, is_limited=True)
             if number is None or not abs(number) <= LARGEST or number % 1:
                 return UNKNOWN
             return dataclasses.replace(cls.of(0, 0, np.asarray(int(number))), is_limited=True)

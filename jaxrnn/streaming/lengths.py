@@ -117,14 +117,17 @@ class Lengths:
             return None
         return int(np.max(np.flatnonzero(np.any(rows != rows[-1], 1)), initial=-1)) + 1
 
-    def check(self, label: str, total: int, multiple: int) -> None:
-        """Refuse the length of a recording that is not a multiple of `multiple` or violates the constraints."""
+    def check(self, label: str, total: int, multiple: int, name: str = SYMBOL) -> None:
+        """Refuse the length of a recording that is not a multiple of `multiple` or violates the constraints.
+
+        `name` is the name of the length for readers.
+        """
         if total % multiple:
             raise InputError(
                 f"{label}: a recording must have a multiple of {multiple} frames, as `multiple` requires, not {total}"
             )
         if not self.allow(total // multiple):
-            said = _constrained(multiple, *self.constraints)
+            said = _constrained(multiple, *(re.sub(rf"\b{SYMBOL}\b", name, each) for each in self.constraints))
             raise InputError(f"{label}: a recording of {total} frame(s) does not satisfy {said}")
 
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from jaxrnn.errors import StreamError
+from jaxrnn.jaxprs.equations import bind, evaluate, shape_of, trace_inlined, type_of
 from jaxrnn.streaming.streamed import Streamed
 from jaxrnn.streaming.values import Chunk
 
@@ -79,7 +82,11 @@ class WholeFunction:
             [np.stack(leaf) for leaf in zip(*(recordings[place] for place in places), strict=True)]
             for places in lengths.values()
         ]
-        computed = jax.jit(lambda batches: [jax.vmap(self._function)(batch) for batch in batches])(batches)
+        closed, structure = trace_inlined(
+            lambda batches: [jax.vmap(self._function)(batch) for batch in batches], batches
+        )
+        results = jax.jit(lambda arguments: evaluate(closed, arguments, _unless_empty))(jax.tree.leaves(batches))
+        computed = jax.tree.unflatten(structure, results)
         found: list[Leaves] = [[]] * len(recordings)
         for places, outputs in zip(lengths.values(), computed, strict=True):
             for row, place in enumerate(places):
@@ -242,3 +249,13 @@ def _settled(one: np.ndarray, other: np.ndarray) -> int:
     same = np.isclose(one[:count], other[:count], rtol=0, atol=1e-5 * scale, equal_nan=True)
     same = same.all(tuple(range(1, same.ndim)))
     return count if same.all() else int(np.argmin(same))
+
+
+def _unless_empty(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
+    """Apply an equation, except for empty results.
+
+    XLA ends the process for some, such as ``concatenate([zeros, x[:-1]])[1:]`` of one frame.
+    """
+    if all(0 in shape_of(each) for each in equation.outvars) and not equation.effects:
+        return [jnp.zeros(shape_of(each), type_of(each)) for each in equation.outvars]
+    return bind(equation, operands)

@@ -21,6 +21,7 @@ from jaxrnn.steps.recordings import joined_output, padded, part, recording_specs
 from jaxrnn.steps.specs import Arrays, ArraySpec, bind, converted, taken
 from jaxrnn.steps.stepper import NO_NOTES, ExportForm, Flushed, State, check_valid
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, batch_note, in_batch, said_past
+from jaxrnn.streaming.dimensions import SYMBOL
 from jaxrnn.streaming.plan import Plan, as_struct
 from jaxrnn.streaming.values import Chunk, FinalValue, along
 
@@ -241,7 +242,7 @@ class Streamed:
     @_in_its_types
     def _whole(self, params: Any, arrays: Arrays, total: int, longest: int = 0) -> Any:
         """Return the result for a recording; recordings on the host, up to the longest, share two programs."""
-        self._plan.lengths.check(self._flat.label, total, self.multiple)
+        self._check_total(total)
         flatten, count = self._plan.output_structure.flatten_up_to, total // self.pulse
         on_host = (
             not is_staged() and _is_host(arrays.values()) and not _has_tracers((params, *self._plan.closed.consts))
@@ -288,7 +289,7 @@ class Streamed:
     @_in_its_types
     def _banded(self, params: Any, x: Any) -> Any:
         arrays, total = self._recording(self._leaves(x))
-        self._plan.lengths.check(self._flat.label, total, self.multiple)
+        self._check_total(total)
         self._check_params(params)
         return self._tree(self._offline(params, arrays, frames=total // self.multiple))
 
@@ -362,7 +363,11 @@ class Streamed:
             units = np.asarray(valid, np.int32) // np.int32(self.multiple)
             entries = self._flat.entries({name: np.asarray(each) for name, each in state.items()})
             for total in np.atleast_1d(self._plan.total(entries, units)):
-                self._plan.lengths.check(self._flat.label, int(total) * self.multiple, self.multiple)
+                self._check_total(int(total) * self.multiple)
+
+    def _check_total(self, total: int) -> None:
+        name = getattr(self._recipe.arguments["function"], "length_name", SYMBOL)
+        self._plan.lengths.check(self._flat.label, total, self.multiple, name)
 
     # -- computations
 

@@ -1,8 +1,10 @@
-"""JAX's functions that need a length as a number, replaced by ours while a function is traced.
+"""Functions of JAX and NumPy that need a length as a number, replaced while a function is traced.
 
 Packages call `jax.lax.associative_scan`, as `jax.lax.associative_scan`, `lax.associative_scan` or a name that they have
 imported. A substitute takes the place of the function in all loaded modules. The substitute calls ours for a symbolic
-size and in the thread that asked, and JAX's function otherwise. So other threads and fixed sizes see no difference.
+size and in the thread that asked, and the function itself otherwise. So other threads and fixed sizes see no
+difference. Functions of NumPy that make an array of a length get those of `jax.numpy`; floats that count, which NumPy
+would compute in 64 bits, stay refused.
 """
 
 from __future__ import annotations
@@ -35,10 +37,15 @@ def _substitute(original: Callable[..., Any], ours: Callable[..., Any]) -> Calla
     @functools.wraps(original)
     def chosen(*arguments: Any, **options: Any) -> Any:
         leaves = jax.tree.leaves((arguments, options)) if _asked.get() else ()
-        is_symbolic = any(symbolic_axes(np.shape(leaf)) for leaf in leaves if hasattr(leaf, "shape"))
-        return (ours if is_symbolic else original)(*arguments, **options)
+        return (ours if any(map(_has_length, leaves)) else original)(*arguments, **options)
 
     return chosen
+
+
+def _has_length(leaf: Any) -> bool:
+    """Return True for a symbolic size, and for an array with one."""
+    shape = getattr(leaf, "shape", ())  # of a type, this is a property
+    return jax.export.is_symbolic_dim(leaf) or (isinstance(shape, tuple) and bool(symbolic_axes(shape)))
 
 
 def _of_vectors(ours: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +58,16 @@ def _of_vectors(ours: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-#: JAX's functions and their substitutes.
+def _counted(*limits: Any, dtype: Any = None) -> Any:
+    """Count as `jax.numpy.arange` does, if the numbers are integers."""
+    if not np.issubdtype(dtype or np.int64, np.integer) or any(isinstance(each, float) for each in limits):
+        raise TypeError(
+            "np.arange of floats up to a length would be computed in 64 bits: count integers, or call jnp.arange"
+        )
+    return jnp.arange(*limits, dtype=dtype)
+
+
+#: The functions of JAX and NumPy, and their substitutes.
 _PAIRS = [
     (original, _substitute(original, ours))
     for original, ours in (
@@ -60,6 +76,8 @@ _PAIRS = [
         (jnp.correlate, correlate),
         (jax.scipy.signal.convolve, _of_vectors(convolve)),
         (jax.scipy.signal.correlate, _of_vectors(correlate)),
+        (np.arange, _counted),
+        *((getattr(np, name), getattr(jnp, name)) for name in ("eye", "full", "ones", "tri", "tril", "triu", "zeros")),
     )
 ]
 

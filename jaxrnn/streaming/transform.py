@@ -113,6 +113,8 @@ def stream(
         substitute: True for a function that calls `jax.lax.associative_scan`, `jax.numpy.convolve`,
             `jax.numpy.correlate`, `jax.scipy.signal.convolve` or `jax.scipy.signal.correlate` in a package: while the
             function is traced, in this thread, jaxrnn's functions of these names take their place for symbolic sizes.
+            Functions of `jax.numpy` take the place of ``numpy.arange`` of integers, ``eye``, ``full``, ``ones``,
+            ``tri``, ``tril``, ``triu`` and ``zeros``.
 
     Positions in time and lengths that the function uses as values are 64-bit integers if ``jax_enable_x64`` is set
     during this call, otherwise 32-bit integers.
@@ -452,11 +454,10 @@ def bounded_plan(
     params: Any,
     multiple: int,
     constraints: Sequence[str],
-    substitute: bool,
     bands: Bands,
 ) -> Plan:
     """Return the plan of a function in which attention to all frames gets bands."""
-    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER, substitute)
+    offline = _Offline(function, example, axes, params, multiple, PLACEHOLDER, substitute=False)
     with explained(), without_collector(), jax.disable_jit(False):
         return offline.planned(Lengths(constraints), None, bands)
 

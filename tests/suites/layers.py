@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,24 +16,28 @@ from streaming_verifier import check_values
 
 import jaxrnn
 from jaxrnn.streaming import check
+from jaxrnn.streaming.substitution import substituted
 
 
 @dataclass(frozen=True)
 class Layer:
     """A function of a recording, the shape of the recording, and how to stream the function.
 
-    `make` returns the function; `options` are those of `check_values`.
+    `make` returns the function; `options` are those of `check_values`. With `substitute`, the function is traced with
+    `stream(..., substitute=True)`.
     """
 
     make: Callable[[], Callable[[Any], Any]]
     shape: tuple[int, ...]
     axis: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
+    substitute: bool = False
 
 
 def check_layer(layer: Layer, reason: str | None) -> None:
     """Check that a layer streams exactly, or that it is refused with the reason."""
-    with jax.numpy_dtype_promotion("standard"):  # other projects promote types implicitly
+    context = substituted() if layer.substitute else contextlib.nullcontext()
+    with jax.numpy_dtype_promotion("standard"), context:  # other projects promote types implicitly
         function = layer.make()
         if reason is None:
             check_values(function, layer.shape, layer.axis, **{"lengths": (1, 2, 5, 8, 13), **layer.options})

@@ -33,19 +33,45 @@ Choice = dict[tuple[Any, ...], str | None]
 
 
 @dataclass(frozen=True)
+class Band:
+    """The formula of a mask from frames to frames: elements follow from the number of the column minus that of the row.
+
+    Attributes:
+        axes: the axes of rows and columns.
+        steps: the distances from which on the elements have the next value, one or two.
+        values: the value below the first step, and from each step on.
+    """
+
+    axes: tuple[int, int]
+    steps: tuple[int, ...]
+    values: tuple[np.generic, ...]
+
+    def __str__(self) -> str:
+        later = [f"{value} from {step} on" for step, value in zip(self.steps, self.values[1:], strict=True)]
+        return f"{self.values[0]}, {', '.join(later)}"
+
+
+@dataclass(frozen=True)
 class BakedPlace:
     """A number in an operand of a node that may follow from the length."""
 
     node: BoundNode
     operand: int  # the number of the input
     #: "element" of an operand of sizes, "layout" of a reshape, "axis" of a constant, "range", "count" or "reversed"
-    #: for a constant that counts frames (`_order`), "limit" of a loop's condition, "number" of arithmetic, or "window"
+    #: for a constant that counts frames (`_order`), "band" for a mask, "limit" of a loop's condition, "number" of
+    #: arithmetic, or "window"
     kind: str
     index: int  # the element, the axis, or 0
     number: float  # the value in the file
     readings: tuple[Any, ...]  # formulas of the length; for a layout tuples of sizes
     is_open: bool = False  # whether the first reading is taken unless an equation needs another one
     doubt: str = ""  # why the number cannot be taken for granted if no equation decides
+    band: Band | None = None  # the formula of a mask
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes of a constant that have the length."""
+        return (self.index,) if self.band is None else self.band.axes
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -306,6 +332,8 @@ class Places:
             found = self._formulas(size) if size > 1 or self._has_length_one else ()
             if found and bool(np.all(array == np.take(array, [0], axis))):
                 yield BakedPlace(node, operand, "axis", axis, size, found)
+            elif found and (band := _band(array, axis)):
+                yield BakedPlace(node, operand, "band", axis, size, found, band=band)
 
     @functools.cached_property
     def _has_length_one(self) -> bool:
@@ -451,6 +479,23 @@ def _order(array: np.ndarray) -> str:
             if np.array_equal(array.reshape(-1), whole):
                 return order
     return ""
+
+
+def _band(array: np.ndarray, row: int) -> Band | None:
+    """Return the formula of a mask with rows along an axis, such as a causal mask or a band, or None."""
+    length = array.shape[row]
+    for column in range(row + 1, array.ndim):
+        matrix = np.moveaxis(array, (row, column), (0, 1)).reshape(length, array.shape[column], -1)
+        if array.shape[column] != length or not np.all(matrix == matrix[..., :1]):
+            continue
+        matrix = matrix[..., 0]
+        by_distance = np.concatenate([matrix[:0:-1, 0], matrix[0]])
+        steps = np.flatnonzero(by_distance[1:] != by_distance[:-1]) + 1
+        # A single element in a corner does not show that the mask goes on so.
+        is_clear = 1 <= len(steps) <= 2 and steps[0] > 1 and steps[-1] < len(by_distance) - 1
+        if is_clear and np.array_equal(matrix[1:, 1:], matrix[:-1, :-1]):
+            return Band((row, column), tuple(map(int, steps - (length - 1))), tuple(by_distance[[0, *steps]]))
+    return None
 
 
 def _walked_axes(node: BoundNode, inputs: Sequence[Value]) -> Iterator[Any]:

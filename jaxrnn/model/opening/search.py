@@ -446,9 +446,10 @@ class Opening:
                 value = settle(items)
             elif place.kind == "layout":
                 value = settle(np.array([*formula, None], object)[:-1])
-            elif place.kind == "axis":
-                one = jax.lax.slice_in_dim(traced(value), 0, 1, axis=place.index)
-                value = jnp.broadcast_to(one, (*value.shape[: place.index], formula, *value.shape[place.index + 1 :]))
+            elif place.kind in ("axis", "band"):  # of a band, the shape is enough
+                for axis in place.axes:
+                    one = jax.lax.slice_in_dim(traced(value), 0, 1, axis=axis)
+                    value = jnp.broadcast_to(one, (*value.shape[:axis], formula, *value.shape[axis + 1 :]))
             elif place.kind in ("range", "count", "reversed"):
                 line = jnp.arange(formula, dtype=jnp.int64)
                 line = formula - 1 - line if place.kind == "reversed" else line + int(place.kind == "count")

@@ -18,6 +18,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.comparison import compare
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.model.opening.formulas import Openings, SizeFormulas, value_in, walked
+from jaxrnn.model.opening.places import Band
 from jaxrnn.model.opening.search import Opening, Trial, Written
 from jaxrnn.onnx import ir
 from jaxrnn.onnx.binding import BoundGraph, bind
@@ -81,6 +82,12 @@ def open_axes(
         if spec.shape is not None
     ]
     said.append(f"{count} operand(s) of nodes are computed from the length" if count else "no constant has the length")
+    said += [
+        f"the mask {place.name!r} is by the column minus the row: {place.band}"
+        for written in trial.written.values()
+        for place, _ in written.readings
+        if place.band is not None
+    ]
     whole = proto
     if file.folder is not None:
         whole = onnx.ModelProto.FromString(data)
@@ -166,9 +173,26 @@ class _PlaceWriter:
                     value = self._add("Range", zero, size, one)
                     value = self._add("Add", value, one) if place.kind == "count" else value
                 value = self._shaped(value, array.dtype, [1 if n == 1 else formula for n in array.shape])
-        if "axis" in kinds:
+            elif place.band is not None:
+                value = self._banded(place.band, formula, array.ndim)
+                shape = [size if axis not in place.axes else 1 for axis, size in enumerate(written.array.shape)]
+        if shape != [1] * array.ndim:
             value = self._add("Expand", self._constant(array) if value is None else value, self._vector(shape))
         assert value is not None, "a reading has a kind"
+        return value
+
+    def _banded(self, band: Band, size: Any, rank: int) -> ir.Value:
+        """Return a mask from the numbers of its rows and columns."""
+        zero, one = (self._constant(np.asarray(number, np.int64)) for number in (0, 1))
+        numbers = self._add("Range", zero, self._scalar(size), one)
+        row, column = (
+            self._shaped(numbers, np.dtype(np.int64), [size if axis == own else 1 for axis in range(rank)])
+            for own in band.axes
+        )
+        distance, value = self._add("Sub", column, row), self._constant(np.asarray(band.values[0]))
+        for step, level in zip(band.steps, band.values[1:], strict=True):
+            is_below = self._add("Less", distance, self._constant(np.asarray(step, np.int64)))
+            value = self._add("Where", is_below, value, self._constant(np.asarray(level)))
         return value
 
     def _vector(self, items: Any, dtype: np.dtype | None = None, shape: Sequence[int] | None = None) -> ir.Value:

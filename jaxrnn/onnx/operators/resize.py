@@ -209,6 +209,8 @@ def _extrapolated(y: Any, changes: dict[int, Rescaling], value: float) -> Any:
     """Set the elements that come from outside of the input to the value."""
     outside: Any = False
     for axis, change in changes.items():
+        if change.region == (0.0, 1.0):
+            continue
         place = source_positions(change, _CROP)
         beyond = (place < 0) | (place > change.size - 1)
         outside = outside | on_axis(beyond, axis, len(y.shape))

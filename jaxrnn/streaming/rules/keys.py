@@ -26,7 +26,7 @@ from jaxrnn.streaming.rules.outside import lowness_of
 from jaxrnn.streaming.rules.pairs import HINT, Grid, full, leaf_of, two_axes
 from jaxrnn.streaming.rules.parallel import InseparableError, recurrent_sum, running_extreme, where_keys_exist
 from jaxrnn.streaming.totals import carried_as, identity_of
-from jaxrnn.streaming.values import Chunk, Mask, Pairs
+from jaxrnn.streaming.values import Chunk, Mask, Pairs, index_after
 
 
 @PAIR_RULES.add(*(f"reduce_{kind}" for kind in ("max", "min", "sum", "prod", "and", "or")))
@@ -58,6 +58,7 @@ def reduction(run: Pass, equation: JaxprEqn, x: Pairs) -> Any:
             lowest = np.asarray(level / 2).astype(result.dtype)
         result = jnp.where(result > lowest, result, jnp.nan)
     made = run.make(result, left[1 - key], x.timeline, grid.delay, _reach(x.leaves, x.timeline, grid, older))
+    made = made.noting(index) if (index := index_after(equation, [x])).has_numbers else made
     # A query that does not exist may see no key. A softmax then has the derivative NaN.
     return run.harmless(made)
 
@@ -91,18 +92,27 @@ def _with_older(
         return result
 
 
+#: Reductions in which equal elements count once.
+_IDEMPOTENT = ("and", "or", "max", "min")
+
+
 def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, float | None, bool]:
     """Return the pairs that a reduction reads, the level of a finite mask, and True if older keys are in the state."""
     neutral = None if kind == "max" else identity_of(kind, dtype)
     earlier, later = (x.below, x.above) if key == 1 else (x.above, x.below)
-    levels, seen = [], []
+    first, last = (x.low, x.high) if key == 1 else (-x.high, -x.low)
+    levels, seen, numbers = [], [], []
     for value, name in ((earlier, "earlier"), (later, "later")):
         low = lowness_of(value) if kind == "max" else None
-        if low is None and (neutral is None or not isinstance(value, (bool, int, float)) or value != neutral):
-            seen.append(name)
+        is_number = low is None and isinstance(value, (bool, int, float))
+        if low is None and not (neutral is not None and is_number and value == neutral):
+            (numbers if is_number and kind in _IDEMPOTENT else seen).append(name)
         levels += [] if low is None or math.isinf(low) else [low]
+    if seen:
+        seen = sorted([*seen, *numbers])
+    elif numbers:  # one key stands for all keys outside: the next one, or the key of the query, which exists
+        first, last = min(first - ("earlier" in numbers), 0), max(last + ("later" in numbers), 0)
     older = seen == ["earlier"] and kind in ("sum", "max", "min")
-    first, last = (x.low, x.high) if key == 1 else (-x.high, -x.low)
     if seen and not older:
         _note_attention(run, x, kind, seen, x.masked or (Mask(run.path, key, -math.inf, reads=True),))
         first = last = 0

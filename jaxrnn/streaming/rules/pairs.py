@@ -202,9 +202,10 @@ def _along(run: Pass, chunk: Chunk, shape: Sequence[Any], dimensions: Sequence[i
     axes, timeline = two_axes(run, shape)
     leaf, side = leaf_of(run, chunk), axes.index(dimensions[chunk.axis])
     index = chunk.index.placed(dimensions, len(shape))
+    level = None if index.number is None else typed(index.number, leaf.array.dtype)
     return Pairs(
         lambda grid: lax.broadcast_in_dim(grid.frames(leaf, side), sized(shape, axes, grid), tuple(dimensions)),
-        axes, timeline, ((leaf, side),), index=index.swapped if side else index,
+        axes, timeline, ((leaf, side),), below=level, above=level, index=index.swapped if side else index,
         shape=tuple(shape), dtype=leaf.array.dtype, origin=(None, (leaf, side, tuple(dimensions))),
     )  # fmt: skip
 
