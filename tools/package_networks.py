@@ -128,6 +128,22 @@ def _transformer(torch: Any, name: str, **options: Any) -> Any:
     return _of(f"transformers.{name}Model")(_of(f"transformers.{name}Config")(**options)).eval()
 
 
+def _hidden(part: Any, x: Any) -> Any:
+    """Return the hidden states of a decoder of transformers for embeddings of tokens."""
+    return part(inputs_embeds=x, use_cache=False).last_hidden_state
+
+
+def _decoder(name: str, *, time: int = 12, stream: Mapping[str, Any] | None = None, **options: Any) -> Network:
+    """Return a decoder of transformers as a function of the embeddings of tokens."""
+    options = {**_DECODER, **options}
+
+    def build(torch: Any) -> tuple[Any, Any]:
+        model = _transformer(torch, name, **{key: value for key, value in options.items() if value is not None})
+        return _first(torch, model, _hidden), torch.randn(2, time, options["hidden_size"])
+
+    return Network("transformers", build, time=1, stream=stream or {})
+
+
 def _wav2vec2_features() -> Any:
     """Return the feature encoder of Wav2Vec2 with layer normalisation."""
     return _transformer(None, "Wav2Vec2", **{**_WAVES, "feat_extract_norm": "layer"}).feature_extractor
@@ -170,6 +186,10 @@ def _filterbank(kind: str, *arguments: Any) -> Any:
 _SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 _WAVES = {**_SMALL, "conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 4), "num_feat_extract_layers": 2}
 _WAVES |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+_DECODER = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+_DECODER |= {"num_key_value_heads": 1, "head_dim": 4, "vocab_size": 11, "pad_token_id": 0}
+_LAYERS = ["sliding_attention", "full_attention"]
+_MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 4, "mamba_d_state": 4, "mamba_chunk_size": 4}
 _TASNET = {"n_filters": 16, "kernel_size": 16, "bn_chan": 8, "hid_chan": 16, "skip_chan": 8}
 _TASNET |= {"n_blocks": 2, "n_repeats": 1}
 
@@ -263,6 +283,101 @@ NETWORKS = {
                 lambda part, x: part(inputs_embeds=x, use_cache=False).last_hidden_state,
             ),
             torch.randn(2, 12, 8),
+        ),
+        time=1,
+    ),
+    "Llama": _decoder("Llama"),
+    "Mistral": _decoder("Mistral", sliding_window=4),
+    "Gemma 2": _decoder("Gemma2", sliding_window=4, num_hidden_layers=2, query_pre_attn_scalar=4),
+    "Gemma 3": _decoder("Gemma3Text", sliding_window=4, num_hidden_layers=2, layer_types=_LAYERS),
+    "Qwen 2": _decoder("Qwen2", head_dim=None),
+    "Qwen 3": _decoder("Qwen3"),
+    "OLMo 2": _decoder("Olmo2", head_dim=None),
+    "Cohere 2": _decoder("Cohere2", sliding_window=4, num_hidden_layers=2, layer_types=_LAYERS),
+    "GPT-NeoX": _decoder("GPTNeoX", head_dim=None, num_key_value_heads=None),
+    "GPT-2": _decoder("GPT2", head_dim=None, num_key_value_heads=None, attn_pdrop=0.0),
+    "Phi-3": _decoder("Phi3", head_dim=None, sliding_window=4),
+    "Helium": _decoder("Helium"),
+    "StableLM": _decoder("StableLm", head_dim=None),
+    "Mimi, transformer": Network(
+        "transformers",
+        lambda torch: (
+            _first(
+                torch,
+                _of("transformers.models.mimi.modeling_mimi.MimiTransformerModel")(
+                    _of("transformers.MimiConfig")(**_DECODER, sliding_window=4)
+                ),
+                lambda part, x: part(x, use_cache=False)[0],
+            ),
+            torch.randn(2, 12, 8),
+        ),
+        time=1,
+    ),
+    "Moshi": _decoder("Moshi", sliding_window=4, ffn_dim=16, num_key_value_heads=2, intermediate_size=None),
+    "Mamba-2": _decoder("Mamba2", num_heads=4, state_size=4, n_groups=1, chunk_size=4),
+    "Falcon Mamba": _decoder("FalconMamba", state_size=4),
+    "RWKV-4": _decoder("Rwkv", attention_hidden_size=8, num_hidden_layers=2),
+    "RecurrentGemma": _decoder("RecurrentGemma", num_hidden_layers=3, lru_width=8, attention_window_size=4),
+    "xLSTM": _decoder("xLSTM", hidden_size=16, num_heads=2, num_blocks=1, chunk_size=4),
+    "LFM2": _decoder(
+        "Lfm2", head_dim=None, num_hidden_layers=2, layer_types=["conv", "full_attention"], block_multiple_of=8
+    ),
+    "Bamba": _decoder("Bamba", head_dim=None, num_hidden_layers=2, attn_layer_indices=[1], **_MAMBA),
+    "Granite 4": _decoder(
+        "GraniteMoeHybrid",
+        head_dim=None,
+        num_hidden_layers=2,
+        layer_types=["mamba", "attention"],
+        num_local_experts=0,
+        shared_intermediate_size=16,
+        **_MAMBA,
+    ),
+    "Falcon-H1": _decoder("FalconH1", mamba_d_ssm=16, **_MAMBA),
+    "Zamba 2": _decoder(
+        "Zamba2",
+        num_hidden_layers=2,
+        layers_block_type=["mamba", "hybrid"],
+        mamba_d_state=4,
+        n_mamba_heads=4,
+        chunk_size=4,
+        num_key_value_heads=2,
+        head_dim=None,
+    ),
+    "Jamba": _decoder("Jamba", num_hidden_layers=2, attn_layer_period=2, attn_layer_offset=1, num_experts=1, mamba_d_state=4, use_mamba_kernels=False, head_dim=None, num_experts_per_tok=1),
+    "Qwen3-Next": _decoder(
+        "Qwen3Next",
+        linear_num_value_heads=2,
+        linear_num_key_heads=2,
+        linear_key_head_dim=4,
+        linear_value_head_dim=4,
+        layer_types=["linear_attention"],
+        mlp_only_layers=[0],
+        num_experts=2,
+        num_experts_per_tok=1,
+    ),
+    "MiniMax": _decoder(
+        "MiniMax", layer_types=["linear_attention"], num_local_experts=2, num_experts_per_tok=1, block_size=4
+    ),
+    "PatchTST": Network(
+        "transformers",
+        lambda torch: (
+            _first(
+                torch,
+                _transformer(
+                    torch,
+                    "PatchTST",
+                    num_input_channels=2,
+                    context_length=16,
+                    patch_length=4,
+                    patch_stride=4,
+                    d_model=8,
+                    num_attention_heads=2,
+                    num_hidden_layers=1,
+                    ffn_dim=8,
+                ),
+                lambda part, x: part(past_values=x).last_hidden_state,
+            ),
+            torch.randn(2, 16, 2),
         ),
         time=1,
     ),

@@ -39,18 +39,14 @@ def _is_random(node: onnx.NodeProto) -> bool:
 def roll_loops(proto: onnx.ModelProto) -> None:
     """Write the loops over frames of an unrolled graph as Scan nodes.
 
-    The result is the same function for the number of frames of the example; a caller compares other numbers.
-
-    Raises:
-        ModelError: the graph has no loop over frames whose turns are equal.
+    The result is the same function for the number of frames of the example; a caller compares other numbers. A graph
+    without such a loop does not change.
     """
     count, inferred = 0, onnx.shape_inference.infer_shapes(proto).graph
     known = [*inferred.value_info, *inferred.input, *inferred.output]
     types = {entry.name: entry.type.tensor_type for entry in known if entry.type.HasField("tensor_type")}
     while _roll_one(proto.graph, f"loop_{count}", types):
         count += 1
-    if not count:
-        raise ModelError("the graph has no loop over frames whose turns are equal")
     del proto.graph.value_info[:]
 
 

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 Axis = int | tuple[int, str]
 
 _EXAMPLE = "example must be a tensor, a tuple of tensors and of lists of tensors, or these by name of the argument"
-#: The frames with which loops over frames are unrolled: few, and a number that other sizes of a module seldom are.
+#: The frames with which loops over frames are unrolled: few, and a number that other sizes of a module seldom are. A
+#: module that pads its input to whole blocks takes that branch, too.
 _TURNS = 11
 #: Words of the failure of a file that is right for a single length.
 _FIXED = "fixed axis|runs and the file fails|the shape is"

@@ -1,0 +1,105 @@
+"""Functions of PyTorch that the TorchScript exporter refuses, written with functions that the exporter takes.
+
+An entry of `FORMS` is a plain function with the arguments of the function in PyTorch. To add one, write the function
+with slices, products and sums, so that open sizes stay open: read sizes that must be numbers with ``int(x.shape[axis])``.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from jaxrnn.errors import ModelError
+
+
+def _along(dim: int, rank: int, part: slice) -> tuple[slice, ...]:
+    """Return an index that cuts one axis."""
+    return tuple(part if axis == dim % rank else slice(None) for axis in range(rank))
+
+
+def _diff(
+    input: torch.Tensor,
+    n: int = 1,
+    dim: int = -1,
+    prepend: torch.Tensor | None = None,
+    append: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`torch.diff` as differences of slices."""
+    parts = [each for each in (prepend, input, append) if each is not None]
+    x = torch.cat(parts, dim) if len(parts) > 1 else input
+    for _ in range(n):
+        later, earlier = (x[_along(dim, x.dim(), part)] for part in (slice(1, None), slice(None, -1)))
+        x = torch.logical_xor(later, earlier) if x.dtype == torch.bool else later - earlier
+    return x
+
+
+def _unfold(input: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    """`torch.Tensor.unfold` as a stack of slices with a step, one for each place of a window."""
+    ends = (slice(place, place - size + 1 or None, step) for place in range(size))
+    return torch.stack([input[_along(dimension, input.dim(), part)] for part in ends], -1)
+
+
+def _histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+    """`torch.histc` as sums of comparisons; numbers outside of the range are not counted."""
+    if min >= max:
+        raise ModelError("torch.histc with the range of the data has no other form here; give `min` and `max`")
+    x = input.reshape(-1, 1)
+    places = torch.clamp(torch.floor((x - min) * bins / (max - min)), max=bins - 1)
+    counted = (places == torch.arange(bins).to(x)) & (x >= min) & (x <= max)
+    return counted.to(input.dtype).sum(0)
+
+
+def _solve_triangular(
+    A: torch.Tensor, B: torch.Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> torch.Tensor:
+    """`torch.linalg.solve_triangular` by substitution, one half of the rows after the other."""
+    if not left:
+        return _solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT
+    rows = int(A.shape[-1])
+    if rows == 1:
+        return B if unitriangular else B / A
+    cut = rows // 2
+    low, high = slice(None, cut), slice(cut, None)
+    first, second = (high, low) if upper else (low, high)
+    options = {"upper": upper, "unitriangular": unitriangular}
+    known = _solve_triangular(A[..., first, first], B[..., first, :], **options)
+    rest = B[..., second, :] - torch.matmul(A[..., second, first], known)
+    solved = _solve_triangular(A[..., second, second], rest, **options)
+    return torch.cat([solved, known] if upper else [known, solved], -2)
+
+
+def _fold(
+    input: torch.Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> torch.Tensor:
+    """`torch.nn.functional.fold` as a transposed convolution, for sizes that depend on the input."""
+    pairs = [
+        each if isinstance(each, tuple | list) else (each, each) for each in (kernel_size, dilation, padding, stride)
+    ]
+    kernel, spread, pads, steps = (tuple(map(int, pair)) for pair in pairs)
+    height, width = output_size if isinstance(output_size, tuple | list) else (output_size, output_size)
+    if input.dim() < 3 or not any(isinstance(each, torch.Tensor) for each in (height, width)):
+        return functional.fold(input, (height, width), kernel, spread, pads, steps)
+    count, rows = kernel[0] * kernel[1], int(input.shape[1])
+    columns = (width + 2 * pads[1] - spread[1] * (kernel[1] - 1) - 1) // steps[1] + 1
+    basis = torch.eye(count).to(input).reshape(count, 1, *kernel).repeat(rows // count, 1, 1, 1)
+    x = input.reshape(input.shape[0], rows, -1, columns)
+    sums = functional.conv_transpose2d(x, basis, stride=steps, groups=rows // count, dilation=spread)
+    sums = functional.pad(sums, (0, steps[1], 0, steps[0]))
+    return sums[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width]
+
+
+#: The forms, keyed by the functions of PyTorch.
+FORMS: dict[Any, Callable[..., Any]] = {
+    torch.diff: _diff,
+    torch.Tensor.diff: _diff,
+    torch.Tensor.unfold: _unfold,
+    torch.histc: _histc,
+    torch.Tensor.histc: _histc,
+    torch.linalg.solve_triangular: _solve_triangular,
+    functional.fold: _fold,
+}
