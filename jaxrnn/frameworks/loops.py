@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from jaxrnn.errors import ModelError
 from jaxrnn.frameworks.weights import read_for
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
@@ -546,8 +545,9 @@ def _with_frames(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield _constant(f"{name}.number", [number])
                 yield helper.make_node("Gather", [node.input[0], f"{name}.number"], [name], axis=axis)
             continue
-        limits = [int(value.ravel()[0]) for value in values if value is not None and value.size == 1]
-        if node.op_type == "Slice" and len(limits) == len(values) >= 3:
+        single = [value for value in values if value is not None and value.size == 1 and node.op_type == "Slice"]
+        limits = [int(value.ravel()[0]) for value in single]
+        if len(limits) == len(values) >= 3:
             start, end, axis, *step = limits
             if 0 <= start == end - 1 and step in ([], [1]):
                 yield _constant(f"{node.output[0]}.number", [start])

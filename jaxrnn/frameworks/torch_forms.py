@@ -1,7 +1,7 @@
 """Functions of PyTorch that the TorchScript exporter refuses, written with functions that the exporter takes.
 
-An entry of `FORMS` is a plain function with the arguments of the function in PyTorch. To add one, write the function
-with slices, products and sums, so that open sizes stay open: read sizes that must be numbers with ``int(x.shape[axis])``.
+An entry of `FORMS` is a plain function with the arguments of the function in PyTorch. To add an entry, write the
+function with slices, products and sums, so that open sizes stay open. `int(x.shape[axis])` makes a size a number.
 """
 
 # pyright: reportMissingImports=false

@@ -77,7 +77,9 @@ _ADVICE = {
     _FIXED: (
         "a length or batch that Python reads, as in `torch.zeros(2, 8)`, is fixed in the file. A loop over frames, "
         "`for t in range(x.shape[1])`, becomes a loop of the file if each turn does the same with frame t, and outputs "
-        "are collected in a list, `outputs.append(y)`, `torch.stack(outputs, 1)`; or use torch.jit.script"
+        "are collected in a list, `outputs.append(y)`, `torch.stack(outputs, 1)`. In code that is not yours, call the "
+        "cell of the package from such a loop in a module of your own, or compile the part from outside: "
+        "`network.cell = torch.jit.script(network.cell)` names the line that TorchScript refuses"
     ),
     "dynamo: the exporter fixed": (
         "the newer exporter fixes the length of the second nn.LSTM or nn.GRU of a process: export in a new process"
