@@ -323,6 +323,36 @@ def test_frozen_modules():
         assert np.abs(model({str(model.inputs[0].name): x.numpy()})["output"] - plain(x).detach().numpy()).max() < 1e-6
 
 
+class Unsupported(nn.Module):
+    """Functions that TorchScript's exporter refuses, and blocks of 4 frames, padded only if a block is not whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 6)
+
+    def forward(self, x):
+        y = torch.diff(self.head(x), dim=1, prepend=torch.zeros_like(x[:, :1]))
+        y = y + nn.functional.pad(y, (0, 0, 2, 0)).unfold(1, 3, 1).sum(-1)
+        system = torch.eye(6) + torch.tril(0.3 * self.head.weight, -1)
+        y = torch.linalg.solve_triangular(system, y.transpose(1, 2), upper=False, unitriangular=True).transpose(1, 2)
+        y = y * torch.histc(self.head.bias, 3, -1.0, 1.0).sum()
+        if pads := (4 - x.shape[1] % 4) % 4:
+            y = nn.functional.pad(y, (0, 0, 0, pads))
+        y = torch.cumsum(y.reshape(x.shape[0], -1, 4, 6), 2).reshape(x.shape[0], -1, 6)
+        return y[:, : x.shape[1]] if pads else y
+
+
+def test_functions_that_torchscript_refuses():
+    """Such functions are written with others, and a length that needs all branches of the module is tried."""
+    torch.manual_seed(0)
+    module, x = Unsupported(), torch.randn(2, 8, 6)
+    model = jaxrnn.from_torch(module, x, time=1, exporter="script")
+    assert set(model.params) == {"head.weight", "head.bias"}
+    for frames in (1, 7, 12, 30):
+        x = torch.randn(3, frames, 6)
+        assert np.abs(model(x=x.numpy())["output"] - module(x).detach().numpy()).max() < 1e-5
+
+
 def test_trainable_weights_that_are_constants():
     """A trainable weight that is a constant of the file is an error, unless the caller allows it."""
 
