@@ -73,6 +73,22 @@ def _solve_triangular(
     return torch.cat([solved, known] if upper else [known, solved], -2)
 
 
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *arguments: Any,
+    enable_gqa: bool = False,
+    **options: Any,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` with a head of keys and values for each head of queries."""
+    if enable_gqa:
+        count = int(query.shape[-3]) // int(key.shape[-3])
+        sizes = [-1] * (query.dim() - 2) + [count, -1, -1]
+        key, value = (each.unsqueeze(-3).expand(sizes).flatten(-4, -3) for each in (key, value))
+    return functional.scaled_dot_product_attention(query, key, value, *arguments, **options)
+
+
 def _fold(
     input: torch.Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> torch.Tensor:
@@ -102,4 +118,5 @@ FORMS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.histc: _histc,
     torch.linalg.solve_triangular: _solve_triangular,
     functional.fold: _fold,
+    functional.scaled_dot_product_attention: _attention,
 }
