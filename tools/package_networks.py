@@ -146,6 +146,13 @@ def _decoder(name: str, *, time: int = 12, stream: Mapping[str, Any] | None = No
     return Network("transformers", build, time=1, stream=stream or {})
 
 
+def _with_chunks_of_1(built: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return a network whose gated delta rule goes frame by frame, which computes the same function."""
+    module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
+    module.torch_chunk_gated_delta_rule = functools.partial(module.torch_chunk_gated_delta_rule, chunk_size=1)
+    return built
+
+
 def _wav2vec2_features() -> Any:
     """Return the feature encoder of Wav2Vec2 with layer normalisation."""
     return _transformer(None, "Wav2Vec2", **{**_WAVES, "feat_extract_norm": "layer"}).feature_extractor
@@ -192,6 +199,8 @@ _DECODER = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, 
 _DECODER |= {"num_key_value_heads": 1, "head_dim": 4, "vocab_size": 11, "pad_token_id": 0}
 _PAST = {"past": 64}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 4, "mamba_d_state": 4, "mamba_chunk_size": 4}
+_DELTA = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 4, "num_experts": 2}
+_DELTA |= {"linear_value_head_dim": 4, "layer_types": ["linear_attention"], "mlp_only_layers": [0]}
 _TASNET = {"n_filters": 16, "kernel_size": 16, "bn_chan": 8, "hid_chan": 16, "skip_chan": 8}
 _TASNET |= {"n_blocks": 2, "n_repeats": 1}
 
@@ -330,19 +339,17 @@ NETWORKS = {
         stream=_PAST,
         **_MAMBA,
     ),
-    "Qwen3-Next": _decoder(
-        "Qwen3Next",
-        linear_num_value_heads=2,
-        linear_num_key_heads=2,
-        linear_key_head_dim=4,
-        linear_value_head_dim=4,
-        layer_types=["linear_attention"],
-        mlp_only_layers=[0],
-        num_experts=2,
-        num_experts_per_tok=1,
+    "Qwen3-Next": _decoder("Qwen3Next", **_DELTA),
+    "Qwen3-Next, chunks of 1": Network(
+        "transformers", lambda torch: _with_chunks_of_1(_decoder("Qwen3Next", **_DELTA).build(torch)), time=1
     ),
     "MiniMax": _decoder(
-        "MiniMax", layer_types=["linear_attention"], num_local_experts=2, num_experts_per_tok=1, block_size=4
+        "MiniMax",
+        layer_types=["linear_attention"],
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        block_size=1,
+        experts_implementation="batched_mm",
     ),
     "PatchTST": Network(
         "transformers",

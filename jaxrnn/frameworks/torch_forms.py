@@ -38,6 +38,12 @@ def _diff(
     return x
 
 
+def _cumsum(input: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """`torch.cumsum` of booleans and small integers as a sum of integers of 64 bits, as PyTorch computes."""
+    small = not input.dtype.is_floating_point and not input.dtype.is_complex
+    return torch.cumsum(input.to(torch.int64) if small and dtype is None else input, dim, dtype=dtype)
+
+
 def _unfold(input: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
     """`torch.Tensor.unfold` as a stack of slices with a step, one for each place of a window."""
     ends = (slice(place, place - size + 1 or None, step) for place in range(size))
@@ -113,6 +119,8 @@ def _fold(
 FORMS: dict[Any, Callable[..., Any]] = {
     torch.diff: _diff,
     torch.Tensor.diff: _diff,
+    torch.cumsum: _cumsum,
+    torch.Tensor.cumsum: _cumsum,
     torch.Tensor.unfold: _unfold,
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
