@@ -322,7 +322,7 @@ NETWORKS = {
         ),
         time=1,
     ),
-    "Moshi": _decoder("Moshi", sliding_window=4, ffn_dim=16, num_key_value_heads=2, intermediate_size=None),
+    "Moshi": _decoder("Moshi", ffn_dim=16, num_key_value_heads=2, intermediate_size=None, stream=_PAST),
     "Mamba-2": _decoder("Mamba2", num_heads=4, state_size=4, n_groups=1, chunk_size=4),
     "Falcon Mamba": _decoder("FalconMamba", state_size=4),
     "RWKV-4": _decoder("Rwkv", attention_hidden_size=8, num_hidden_layers=2),

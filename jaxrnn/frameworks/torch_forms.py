@@ -79,6 +79,15 @@ def _solve_triangular(
     return torch.cat([solved, known] if upper else [known, solved], -2)
 
 
+def _repeat_interleave(input: torch.Tensor, repeats: Any, dim: int | None = None, **options: Any) -> torch.Tensor:
+    """`torch.repeat_interleave` by a number as a new axis that is merged."""
+    if isinstance(repeats, torch.Tensor) or dim is None:
+        return torch.repeat_interleave(input, repeats, dim, **options)
+    axis = dim % input.dim()
+    sizes = [-1] * (axis + 1) + [repeats] + [-1] * (input.dim() - axis - 1)
+    return input.unsqueeze(axis + 1).expand(sizes).flatten(axis, axis + 1)
+
+
 def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -90,8 +99,7 @@ def _attention(
     """`scaled_dot_product_attention` with a head of keys and values for each head of queries."""
     if enable_gqa:
         count = int(query.shape[-3]) // int(key.shape[-3])
-        sizes = [-1] * (query.dim() - 2) + [count, -1, -1]
-        key, value = (each.unsqueeze(-3).expand(sizes).flatten(-4, -3) for each in (key, value))
+        key, value = (_repeat_interleave(each, count, -3) for each in (key, value))
     return functional.scaled_dot_product_attention(query, key, value, *arguments, **options)
 
 
@@ -125,6 +133,8 @@ FORMS: dict[Any, Callable[..., Any]] = {
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
     torch.linalg.solve_triangular: _solve_triangular,
+    torch.repeat_interleave: _repeat_interleave,
+    torch.Tensor.repeat_interleave: _repeat_interleave,
     functional.fold: _fold,
     functional.scaled_dot_product_attention: _attention,
 }
