@@ -81,10 +81,10 @@ def _solve_triangular(
 
 def _repeat_interleave(input: torch.Tensor, repeats: Any, dim: int | None = None, **options: Any) -> torch.Tensor:
     """`torch.repeat_interleave` by a number as a new axis that is merged."""
-    if isinstance(repeats, torch.Tensor) or dim is None:
+    if dim is None or (isinstance(repeats, torch.Tensor) and repeats.dim()):
         return torch.repeat_interleave(input, repeats, dim, **options)
     axis = dim % input.dim()
-    sizes = [-1] * (axis + 1) + [repeats] + [-1] * (input.dim() - axis - 1)
+    sizes = [-1] * (axis + 1) + [int(repeats)] + [-1] * (input.dim() - axis - 1)
     return input.unsqueeze(axis + 1).expand(sizes).flatten(axis, axis + 1)
 
 
