@@ -116,6 +116,15 @@ def backwards(net, x):
     return torch.stack(outputs[::-1], 1)
 
 
+def written(net, x):
+    """Frames are written into a tensor, and the tensor of the state changes in place."""
+    h, y = zeros(x), torch.zeros(x.shape[0], x.shape[1], 3)
+    for t in range(x.shape[1]):
+        h.copy_(net.cell(x[:, t], h))
+        y[:, t] = net.head(h)
+    return y
+
+
 def loops():
     head = nn.Linear(5, 3)
     filters = nn.Parameter(torch.tensor([0.5, 0.3, -0.2]))
@@ -137,6 +146,7 @@ def loops():
         "second order": Cells(second_order, b=filters),
         "two loops": Cells(two_loops, first=nn.GRUCell(6, 5), second=nn.LSTMCell(8, 5), head=head),
         "backwards": Cells(backwards, cell=nn.GRUCell(6, 5), head=head),
+        "written": Cells(written, cell=nn.GRUCell(6, 5), head=head),
     }
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from jaxrnn.errors import ModelError
-from jaxrnn.frameworks.torch_forms import FORMS
+from jaxrnn.frameworks.torch_forms import FORMS, FrameWrites
 
 #: Functions that move or add elements, and so act on the real and the imaginary part alike.
 _BY_PARTS = re.compile(
@@ -59,17 +59,35 @@ for _name in ("mul", "add", "sub", "truediv", "rmul", "radd", "rsub", "rtruediv"
     setattr(ComplexTensor, f"__{_name}__", _operator(f"__{_name}__"))
 
 
+#: Functions that read sizes and types, and not elements.
+_OF_TYPES = (
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
+)
+
+
 class RealForms(TorchFunctionMode):
     """Runs complex functions of PyTorch on pairs of real tensors, and those of `FORMS` in the forms there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The tensors into which the module writes frames.
+        self.writes = FrameWrites()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if func is torch.Tensor.__setitem__ and self.writes.keep(*args):
+            return None
+        if func not in _OF_TYPES:
+            args, options = self.writes.read(args), {key: self.writes.read(each) for key, each in options.items()}
         if name in _MAKERS and not (name == "stft" and options.get("return_complex") is False):
             return _MAKERS[name](*args, **options)
         if any(isinstance(each, ComplexTensor | complex) for each in _operands(args)):
             return _apply(name, args, options, func)
-        return FORMS.get(func, func)(*args, **options)
+        form: Any = FORMS.get(func, func)
+        return form(*args, **options)
 
 
 def _operands(arguments: Sequence[Any]) -> list[Any]:

@@ -123,6 +123,46 @@ def _fold(
     return sums[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width]
 
 
+class FrameWrites:
+    """Tensors into which a loop writes each frame, ``y[:, t] = frame``, as stacks of these frames.
+
+    The exporter would write an operation on the whole tensor for each frame. Frames are kept until another function
+    reads the tensor. If some frames are missing then, the assignments are made as they were written.
+    """
+
+    def __init__(self) -> None:
+        #: By the identity of the tensor: the tensor, the axis, and the frames that are written.
+        self._frames: dict[int, tuple[torch.Tensor, int, dict[int, torch.Tensor]]] = {}
+        #: Tensors with all frames, and the stacks.
+        self._stacks: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def keep(self, x: Any, key: Any, value: Any) -> bool:
+        """Keep a frame, or return False if the assignment is another one."""
+        *whole, frame = key if isinstance(key, tuple) else (key,)
+        if type(frame) is not int or frame < 0 or any(each != slice(None) for each in whole):
+            return False
+        if not isinstance(value, torch.Tensor) or value.dim() != x.dim() - 1 or id(x) in self._stacks:
+            return False
+        _, axis, frames = self._frames.setdefault(id(x), (x, len(whole), {}))
+        if axis == len(whole):
+            frames[frame] = self.read(value).clone()  # the tensor may change afterwards
+        return axis == len(whole)
+
+    def read(self, value: Any) -> Any:
+        """Return an argument of a function, with stacks in place of tensors whose frames are written."""
+        if type(value) in (list, tuple):
+            return type(value)(map(self.read, value))
+        if id(value) in self._frames:
+            x, axis, frames = self._frames.pop(id(value))
+            if sorted(frames) == [*range(int(x.shape[axis]))]:
+                stack = torch.stack([frames[number] for number in sorted(frames)], axis)
+                self._stacks[id(x)] = x, stack if stack.dtype == x.dtype else stack.to(x.dtype)
+            else:
+                for number, frame in frames.items():
+                    x[(slice(None),) * axis + (number,)] = frame
+        return self._stacks[id(value)][1] if id(value) in self._stacks else value
+
+
 #: The forms, keyed by the functions of PyTorch.
 FORMS: dict[Any, Callable[..., Any]] = {
     torch.diff: _diff,

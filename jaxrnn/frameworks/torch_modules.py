@@ -628,12 +628,17 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
     internals._jit_onnx_log = lambda *_: None
     layers = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
     projected = [part for part in layers if "forward" not in vars(part)]
+    hooks: list[Any] = []
     try:
         for part in projected:
             part.forward = _projected_lstm(part)
-        with RealForms():
+        with RealForms() as forms:
+            if not isinstance(module, torch.jit.ScriptModule):
+                hooks.append(module.register_forward_hook(lambda *call: forms.writes.read(call[-1])))
             yield
     finally:
+        for hook in hooks:
+            hook.remove()
         torch.backends.mha.set_fastpath_enabled(fused)
         internals._jit_onnx_log = log
         for part in projected:
