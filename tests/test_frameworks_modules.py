@@ -185,6 +185,25 @@ def test_loops_over_frames(name):
     assert streamed.delay == {"output": None if name == "last state" else 0}
 
 
+def test_states_that_only_later_turns_read():
+    """The last turns lack operations on states, such as the scaled maximum of RWKV, because nothing reads these."""
+
+    def run(net, x):
+        most, total, outputs = torch.zeros_like(x[:, 0]) - 9, torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            outputs.append(torch.exp(most - torch.maximum(most, x[:, t] + net.a)) * total + x[:, t])
+            new = torch.maximum(most + net.b, x[:, t])
+            total = torch.exp(most + net.b - new) * total + torch.exp(x[:, t] - new)
+            most = new
+        return torch.stack(outputs, 1)
+
+    module = Cells(run, a=nn.Parameter(torch.tensor(0.2)), b=nn.Parameter(torch.tensor(-0.3)))
+    model = jaxrnn.from_torch(module, torch.randn(2, 9, 6), time=1, exporter="script", shortest=3)
+    for frames in (3, 4, 9, 30):
+        x = torch.randn(3, frames, 6)
+        assert np.abs(model(x=x.numpy())["output"] - module(x).detach().numpy()).max() < 1e-5
+
+
 def test_lists_of_states():
     """Lists and tuples of states, by position and by name, are inputs with numbers, and are states of the model."""
 

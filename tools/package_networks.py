@@ -325,7 +325,7 @@ NETWORKS = {
     "Moshi": _decoder("Moshi", ffn_dim=16, num_key_value_heads=2, intermediate_size=None, stream=_PAST),
     "Mamba-2": _decoder("Mamba2", num_heads=4, state_size=4, n_groups=1, chunk_size=4, stream={"multiple": 4}),
     "Falcon Mamba": _decoder("FalconMamba", state_size=4),
-    "RWKV-4": _decoder("Rwkv", attention_hidden_size=8, num_hidden_layers=2),
+    "RWKV-4": _decoder("Rwkv", attention_hidden_size=8, num_hidden_layers=2, stream={"constraints": ["S >= 2"]}),
     "RecurrentGemma": _decoder("RecurrentGemma", num_hidden_layers=3, lru_width=8, attention_window_size=4),
     "xLSTM": _decoder("xLSTM", hidden_size=16, num_heads=2, num_blocks=1, chunk_size=4),
     "LFM2": _decoder("Lfm2", head_dim=None, num_hidden_layers=2, layer_types=["conv", "full_attention"], stream=_PAST),

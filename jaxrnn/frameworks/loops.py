@@ -121,18 +121,25 @@ class _Unrolled:
                 return False
             if not self._move_to_later_turn():
                 break
-        chosen = self._aligned(self.last)
+        for turn in range(self.model + 1, self.last):
+            chosen = self._completed(turn, first)
+            if chosen is not None and {*map(id, self.turns[turn])} <= {*map(id, chosen)}:
+                self._replace(turn, chosen)
+        chosen = self._completed(self.last, first)
         if chosen is None:
             return False
         # What follows the loop depends on the last frame, too.
         inner = {id(node) for node in chosen}
         self.after = [node for node in self.turns[-1] if id(node) not in inner]
-        self.turns[-1] = chosen
-        for name in [name for name, (turn, _) in self.places.items() if turn == self.last]:
-            del self.places[name]
-        for at, node in enumerate(chosen):
-            self.places |= {name: (self.last, (at, index)) for index, name in enumerate(node.output)}
+        self._replace(self.last, chosen)
         return self._begins(first, self.last)
+
+    def _replace(self, turn: int, nodes: list[onnx.NodeProto]) -> None:
+        """Write the nodes of a turn."""
+        self.turns[turn] = nodes
+        self.places = {name: found for name, found in self.places.items() if found[0] != turn}
+        for at, node in enumerate(nodes):
+            self.places |= {name: (turn, (at, index)) for index, name in enumerate(node.output)}
 
     def _divide(self) -> None:
         """Divide the nodes into turns."""
@@ -284,6 +291,29 @@ class _Unrolled:
         if gaps:
             chosen += [None] * (len(model) - len(chosen))
         return chosen if len(chosen) == len(model) else None
+
+    def _completed(self, turn: int, first: int) -> list[onnx.NodeProto] | None:
+        """Return the nodes of a turn, and with these the nodes whose results only turns behind the end would read."""
+        if (chosen := self._aligned(turn)) is not None:
+            return chosen
+        chosen = self._aligned(turn, gaps=True) or []
+        for at, node in enumerate(chosen):
+            if node is not None:
+                continue
+            copy = _again(
+                model := self.turns[self.model][at], {name: f"{name}.{self.label}_{turn}" for name in model.output}
+            )
+            for index, each in enumerate(self.operands[at]):
+                source = turn - each.turns_before
+                if each.step is not None or source < first:
+                    return None
+                if each.place is not None:
+                    there = self.turns[source] if each.turns_before else chosen
+                    if each.place[0] >= len(there):
+                        return None
+                    copy.input[index] = there[each.place[0]].output[each.place[1]]
+            chosen[at] = copy
+        return chosen or None
 
     def _is_at(self, node: onnx.NodeProto, at: int, chosen: Sequence[Any]) -> bool:
         """Return True if a node and a node of the model have equal operands from outside and from the turn."""
