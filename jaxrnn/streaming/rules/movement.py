@@ -86,6 +86,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
 @RULES.add("reshape")
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     """Stream a reshape; merging axes into time, or splitting axes from time, changes the rate."""
+    run.refuse_final_values([x])
     if equation.params["dimensions"] is not None:
         run.refuse("it reorders axes while it reshapes", "transpose first")
     old, new = list(in_shape(equation)), list(out_shape(equation))
