@@ -218,7 +218,7 @@ def test_torch_arguments_without_names(torch):
 
 
 def test_torch_windows_from_one_recording(torch, capfd):
-    """`Tensor.unfold`, which only the newer exporter writes, and an example of one recording, whose batch it fixes."""
+    """An operator that only the newer exporter writes, and an example of one recording, whose batch it fixes."""
 
     class Filter(torch.nn.Module):
         def __init__(self):
@@ -227,7 +227,7 @@ def test_torch_windows_from_one_recording(torch, capfd):
 
         def forward(self, x):
             taps = self.taps(x).reshape(x.shape[0], x.shape[1], 6, 3)
-            return (taps * torch.nn.functional.pad(x, (0, 0, 2, 0)).unfold(1, 3, 1)).sum(3)
+            return (taps * torch.ops.aten.unfold(torch.nn.functional.pad(x, (0, 0, 2, 0)), 1, 3, 1)).sum(3)
 
     module, x = Filter(), torch.randn(1, 9, 6)
     model = jaxrnn.from_torch(module, x, time=1)

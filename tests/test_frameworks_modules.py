@@ -116,6 +116,15 @@ def backwards(net, x):
     return torch.stack(outputs[::-1], 1)
 
 
+def written(net, x):
+    """Frames are written into a tensor, and the tensor of the state changes in place."""
+    h, y = zeros(x), torch.zeros(x.shape[0], x.shape[1], 3)
+    for t in range(x.shape[1]):
+        h.copy_(net.cell(x[:, t], h))
+        y[:, t] = net.head(h)
+    return y
+
+
 def loops():
     head = nn.Linear(5, 3)
     filters = nn.Parameter(torch.tensor([0.5, 0.3, -0.2]))
@@ -137,6 +146,7 @@ def loops():
         "second order": Cells(second_order, b=filters),
         "two loops": Cells(two_loops, first=nn.GRUCell(6, 5), second=nn.LSTMCell(8, 5), head=head),
         "backwards": Cells(backwards, cell=nn.GRUCell(6, 5), head=head),
+        "written": Cells(written, cell=nn.GRUCell(6, 5), head=head),
     }
 
 
@@ -173,6 +183,25 @@ def test_loops_over_frames(name):
     outputs, whole = streamed.run(model.params, {"x": x.numpy()}), model(x=x.numpy())
     assert np.abs(outputs["output"] - whole["output"]).max() < 1e-6
     assert streamed.delay == {"output": None if name == "last state" else 0}
+
+
+def test_states_that_only_later_turns_read():
+    """The last turns lack operations on states, such as the scaled maximum of RWKV, because nothing reads these."""
+
+    def run(net, x):
+        most, total, outputs = torch.zeros_like(x[:, 0]) - 9, torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            outputs.append(torch.exp(most - torch.maximum(most, x[:, t] + net.a)) * total + x[:, t])
+            new = torch.maximum(most + net.b, x[:, t])
+            total = torch.exp(most + net.b - new) * total + torch.exp(x[:, t] - new)
+            most = new
+        return torch.stack(outputs, 1)
+
+    module = Cells(run, a=nn.Parameter(torch.tensor(0.2)), b=nn.Parameter(torch.tensor(-0.3)))
+    model = jaxrnn.from_torch(module, torch.randn(2, 9, 6), time=1, exporter="script", shortest=3)
+    for frames in (3, 4, 9, 30):
+        x = torch.randn(3, frames, 6)
+        assert np.abs(model(x=x.numpy())["output"] - module(x).detach().numpy()).max() < 1e-5
 
 
 def test_lists_of_states():
@@ -321,6 +350,41 @@ def test_frozen_modules():
             model = jaxrnn.from_torch(frozen, x, time=1)
         assert not model.params
         assert np.abs(model({str(model.inputs[0].name): x.numpy()})["output"] - plain(x).detach().numpy()).max() < 1e-6
+
+
+class Unsupported(nn.Module):
+    """Functions that TorchScript's exporter refuses, and blocks of 4 frames, padded only if a block is not whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 6)
+
+    def forward(self, x):
+        y = torch.diff(self.head(x), dim=1, prepend=torch.zeros_like(x[:, :1]))
+        y = y + nn.functional.pad(y, (0, 0, 2, 0)).unfold(1, 3, 1).sum(-1)
+        system = torch.eye(6) + torch.tril(0.3 * self.head.weight, -1)
+        y = torch.linalg.solve_triangular(system, y.transpose(1, 2), upper=False, unitriangular=True).transpose(1, 2)
+        y = y * torch.histc(self.head.bias, 3, -1.0, 1.0).sum()
+        query, pair = y.reshape(*y.shape[:2], 2, 3).transpose(1, 2), y[:, None, :, :3]
+        y = nn.functional.scaled_dot_product_attention(query, pair, pair, is_causal=True, enable_gqa=True)
+        y = y.transpose(1, 2).reshape(x.shape)
+        if pads := (4 - x.shape[1] % 4) % 4:
+            y = nn.functional.pad(y, (0, 0, 0, pads))
+        y = torch.cumsum(y.reshape(x.shape[0], -1, 4, 6), 2).reshape(x.shape[0], -1, 6)
+        y = y[:, : x.shape[1]] if pads else y
+        return y / (1 + torch.cumsum(x[..., :1] > 0, 1))
+
+
+def test_functions_that_torchscript_refuses():
+    """Such functions are written with others, and a length that needs all branches of the module is tried."""
+    torch.manual_seed(0)
+    module, x = Unsupported(), torch.randn(2, 8, 6)
+    model = jaxrnn.from_torch(module, x, time=1, exporter="script")
+    assert set(model.params) == {"head.weight", "head.bias"}
+    for frames in (1, 7, 12, 30):
+        x = torch.randn(3, frames, 6)
+        known = module(x).detach().numpy()
+        assert np.abs(model(x=x.numpy())["output"] - known).max() < 4e-6 * max(1, np.abs(known).max())
 
 
 def test_trainable_weights_that_are_constants():

@@ -158,6 +158,22 @@ def in_type(x, dtype):
     return attend(x, (query >= key) & (query <= key + jnp.asarray(3, dtype)))
 
 
+def by_index_tuples(x):
+    """The mask of a document, as transformers writes this: elements by the number of the recording and of the frame."""
+    n = x.shape[0]
+    places = jnp.broadcast_to(jnp.arange(n)[None], (2, n))
+    document = jnp.cumsum(jnp.diff(places, prepend=places[:, :1] - 1) != 1, 1)
+
+    def read(data, frames):
+        pair = jnp.stack(jnp.broadcast_arrays(jnp.arange(2)[:, None, None, None], frames), -1)
+        return data[pair[..., 0], pair[..., 1]]
+
+    query, key = (jnp.arange(n).reshape(shape) for shape in ((1, 1, n, 1), (1, 1, 1, n)))
+    distance = read(places, query) - jnp.take_along_axis(places, places, 1)[:, None, None]
+    seen = (read(document, query) == read(document, key)) & (distance >= 0) & (distance < 4)
+    return attend(x, seen[1])
+
+
 def two_layers(x):
     x = x + banded(x, 3, 1)
     return x + banded(jax.nn.gelu(x @ W[0].astype(x.dtype)), 2, 2)
@@ -209,6 +225,7 @@ CASES = {
     "rows and columns of a count": counted,
     "in a batch": in_batch,
     "positions of a batch": as_flax_masks,
+    "positions by tuples": by_index_tuples,
     "unsigned positions": lambda x: in_type(x, jnp.uint32),
     "positions as booleans": numbers_as_booleans,
     "floating positions": lambda x: in_type(x, jnp.float32),
@@ -236,6 +253,7 @@ EXAMPLE = jax.ShapeDtypeStruct((12, WIDTH), np.float32)
             "heads",
             "T5",
             "positions of a batch",
+            "positions by tuples",
             "unsigned positions",
             "positions as booleans",
         ],

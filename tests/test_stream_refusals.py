@@ -239,6 +239,10 @@ REFUSED = {
         ),
         "'gather'.*it reads frames at indices that depend on the stream",
     ),
+    "elements of frames behind the end": (
+        lambda x: x[jnp.arange(x.shape[0]) + 2, jnp.ones(x.shape[0], jnp.int32)],
+        "'gather'.*it reads frames at indices that depend on the stream",
+    ),
     "windows that start from a number": (
         lambda x: lax.reduce_window(x, 5.0, lax.add, (3, 1), (1, 1), [(2, 0), (0, 0)]),
         "'reduce_window'.*not neutral",

@@ -15,6 +15,7 @@ process of its own; a row of a network whose package is missing stays as it is.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
 import math
@@ -38,7 +39,8 @@ HEAD = """
 
 These networks were built from the packages, small and with random weights, by `python -m tools.package_networks`.
 `from_torch` compares each with PyTorch at several lengths, for the weights of the network and for other weights.
-"streams" shows the arguments of `stream` and the delay. The exported stream ran in ONNX Runtime, step by step, over
+"streams" shows the arguments of `stream` and the delay; with `past`, attention sees so many earlier frames, and the
+stream is that of the network with this mask. The exported stream ran in ONNX Runtime, step by step, over
 recordings of several lengths, and was compared with the whole file.
 
 | network | package | whole file | streams | exported stream |
@@ -128,6 +130,29 @@ def _transformer(torch: Any, name: str, **options: Any) -> Any:
     return _of(f"transformers.{name}Model")(_of(f"transformers.{name}Config")(**options)).eval()
 
 
+def _hidden(part: Any, x: Any) -> Any:
+    """Return the hidden states of a decoder of transformers for embeddings of tokens."""
+    return part(inputs_embeds=x, use_cache=False).last_hidden_state
+
+
+def _decoder(name: str, *, time: int = 12, stream: Mapping[str, Any] | None = None, **options: Any) -> Network:
+    """Return a decoder of transformers as a function of the embeddings of tokens."""
+    options = {**_DECODER, **options}
+
+    def build(torch: Any) -> tuple[Any, Any]:
+        model = _transformer(torch, name, **{key: value for key, value in options.items() if value is not None})
+        return _first(torch, model, _hidden), torch.randn(2, time, options["hidden_size"])
+
+    return Network("transformers", build, time=1, stream=stream or {})
+
+
+def _with_chunks_of_1(built: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return a network whose gated delta rule goes frame by frame, which computes the same function."""
+    module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
+    module.torch_chunk_gated_delta_rule = functools.partial(module.torch_chunk_gated_delta_rule, chunk_size=1)
+    return built
+
+
 def _wav2vec2_features() -> Any:
     """Return the feature encoder of Wav2Vec2 with layer normalisation."""
     return _transformer(None, "Wav2Vec2", **{**_WAVES, "feat_extract_norm": "layer"}).feature_extractor
@@ -170,6 +195,12 @@ def _filterbank(kind: str, *arguments: Any) -> Any:
 _SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 _WAVES = {**_SMALL, "conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 4), "num_feat_extract_layers": 2}
 _WAVES |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+_DECODER = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+_DECODER |= {"num_key_value_heads": 1, "head_dim": 4, "vocab_size": 11, "pad_token_id": 0}
+_PAST = {"past": 64}
+_MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 4, "mamba_d_state": 4, "mamba_chunk_size": 4}
+_DELTA = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 4, "num_experts": 2}
+_DELTA |= {"linear_value_head_dim": 4, "layer_types": ["linear_attention"], "mlp_only_layers": [0]}
 _TASNET = {"n_filters": 16, "kernel_size": 16, "bn_chan": 8, "hid_chan": 16, "skip_chan": 8}
 _TASNET |= {"n_blocks": 2, "n_repeats": 1}
 
@@ -263,6 +294,83 @@ NETWORKS = {
                 lambda part, x: part(inputs_embeds=x, use_cache=False).last_hidden_state,
             ),
             torch.randn(2, 12, 8),
+        ),
+        time=1,
+    ),
+    "Llama": _decoder("Llama", stream=_PAST),
+    "Mistral": _decoder("Mistral", sliding_window=4),
+    "Gemma 3": _decoder(
+        "Gemma3Text",
+        sliding_window=4,
+        num_hidden_layers=2,
+        layer_types=["sliding_attention", "full_attention"],
+        stream=_PAST,
+    ),
+    "Qwen 3": _decoder("Qwen3", stream=_PAST),
+    "GPT-2": _decoder("GPT2", head_dim=None, num_key_value_heads=None, attn_pdrop=0.0, stream=_PAST),
+    "Mimi, transformer": Network(
+        "transformers",
+        lambda torch: (
+            _first(
+                torch,
+                _of("transformers.models.mimi.modeling_mimi.MimiTransformerModel")(
+                    _of("transformers.MimiConfig")(**_DECODER, sliding_window=4, attn_implementation="sdpa")
+                ),
+                lambda part, x: part(x, use_cache=False)[0],
+            ),
+            torch.randn(2, 12, 8),
+        ),
+        time=1,
+    ),
+    "Moshi": _decoder("Moshi", ffn_dim=16, num_key_value_heads=2, intermediate_size=None, stream=_PAST),
+    "Mamba-2": _decoder("Mamba2", num_heads=4, state_size=4, n_groups=1, chunk_size=4, stream={"multiple": 4}),
+    "Falcon Mamba": _decoder("FalconMamba", state_size=4),
+    "RWKV-4": _decoder("Rwkv", attention_hidden_size=8, num_hidden_layers=2, stream={"constraints": ["S >= 2"]}),
+    "RecurrentGemma": _decoder("RecurrentGemma", num_hidden_layers=3, lru_width=8, attention_window_size=4),
+    "xLSTM": _decoder("xLSTM", hidden_size=16, num_heads=2, num_blocks=1, chunk_size=4),
+    "LFM2": _decoder("Lfm2", head_dim=None, num_hidden_layers=2, layer_types=["conv", "full_attention"], stream=_PAST),
+    "Granite 4": _decoder(
+        "GraniteMoeHybrid",
+        head_dim=None,
+        num_hidden_layers=2,
+        layer_types=["mamba", "attention"],
+        num_local_experts=0,
+        shared_intermediate_size=16,
+        stream={"multiple": 4, **_PAST},
+        **_MAMBA,
+    ),
+    "Qwen3-Next": _decoder("Qwen3Next", **_DELTA),
+    "Qwen3-Next, chunks of 1": Network(
+        "transformers", lambda torch: _with_chunks_of_1(_decoder("Qwen3Next", **_DELTA).build(torch)), time=1
+    ),
+    "MiniMax": _decoder(
+        "MiniMax",
+        layer_types=["linear_attention"],
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        block_size=1,
+        experts_implementation="batched_mm",
+    ),
+    "PatchTST": Network(
+        "transformers",
+        lambda torch: (
+            _first(
+                torch,
+                _transformer(
+                    torch,
+                    "PatchTST",
+                    num_input_channels=2,
+                    context_length=16,
+                    patch_length=4,
+                    patch_stride=4,
+                    d_model=8,
+                    num_attention_heads=2,
+                    num_hidden_layers=1,
+                    ffn_dim=8,
+                ),
+                lambda part, x: part(past_values=x).last_hidden_state,
+            ),
+            torch.randn(2, 16, 2),
         ),
         time=1,
     ),
@@ -545,7 +653,10 @@ def _measure(name: str) -> str:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "stream.onnx"
                 jaxrnn.export_onnx(streamed, model.params, path)
-                report = verify_export(streamed, model.params, path, offline=model)
+                masked = functools.partial(streamed.offline, model.params)  # with `past`, the network with masked keys
+                report = verify_export(
+                    streamed, model.params, path, offline=masked if "past" in network.stream else model
+                )
                 cells[2] = "agrees" if report.ok else "differs"
         except jaxrnn.JaxrnnError as error:
             cells[cells.index("")] = _shortened(str(error))

@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from jaxrnn.errors import ModelError
 from jaxrnn.frameworks.weights import read_for
 from jaxrnn.onnx.operators import operator_table
 from jaxrnn.onnx.tensors import graphs_below, graphs_in
@@ -39,18 +38,14 @@ def _is_random(node: onnx.NodeProto) -> bool:
 def roll_loops(proto: onnx.ModelProto) -> None:
     """Write the loops over frames of an unrolled graph as Scan nodes.
 
-    The result is the same function for the number of frames of the example; a caller compares other numbers.
-
-    Raises:
-        ModelError: the graph has no loop over frames whose turns are equal.
+    The result is the same function for the number of frames of the example; a caller compares other numbers. A graph
+    without such a loop does not change.
     """
     count, inferred = 0, onnx.shape_inference.infer_shapes(proto).graph
     known = [*inferred.value_info, *inferred.input, *inferred.output]
     types = {entry.name: entry.type.tensor_type for entry in known if entry.type.HasField("tensor_type")}
     while _roll_one(proto.graph, f"loop_{count}", types):
         count += 1
-    if not count:
-        raise ModelError("the graph has no loop over frames whose turns are equal")
     del proto.graph.value_info[:]
 
 
@@ -126,18 +121,25 @@ class _Unrolled:
                 return False
             if not self._move_to_later_turn():
                 break
-        chosen = self._aligned(self.last)
+        for turn in range(self.model + 1, self.last):
+            chosen = self._completed(turn, first)
+            if chosen is not None and {*map(id, self.turns[turn])} <= {*map(id, chosen)}:
+                self._replace(turn, chosen)
+        chosen = self._completed(self.last, first)
         if chosen is None:
             return False
         # What follows the loop depends on the last frame, too.
         inner = {id(node) for node in chosen}
         self.after = [node for node in self.turns[-1] if id(node) not in inner]
-        self.turns[-1] = chosen
-        for name in [name for name, (turn, _) in self.places.items() if turn == self.last]:
-            del self.places[name]
-        for at, node in enumerate(chosen):
-            self.places |= {name: (self.last, (at, index)) for index, name in enumerate(node.output)}
+        self._replace(self.last, chosen)
         return self._begins(first, self.last)
+
+    def _replace(self, turn: int, nodes: list[onnx.NodeProto]) -> None:
+        """Write the nodes of a turn."""
+        self.turns[turn] = nodes
+        self.places = {name: found for name, found in self.places.items() if found[0] != turn}
+        for at, node in enumerate(nodes):
+            self.places |= {name: (turn, (at, index)) for index, name in enumerate(node.output)}
 
     def _divide(self) -> None:
         """Divide the nodes into turns."""
@@ -290,6 +292,29 @@ class _Unrolled:
             chosen += [None] * (len(model) - len(chosen))
         return chosen if len(chosen) == len(model) else None
 
+    def _completed(self, turn: int, first: int) -> list[onnx.NodeProto] | None:
+        """Return the nodes of a turn, and with these the nodes whose results only turns behind the end would read."""
+        if (chosen := self._aligned(turn)) is not None:
+            return chosen
+        chosen = self._aligned(turn, gaps=True) or []
+        for at, node in enumerate(chosen):
+            if node is not None:
+                continue
+            copy = _again(
+                model := self.turns[self.model][at], {name: f"{name}.{self.label}_{turn}" for name in model.output}
+            )
+            for index, each in enumerate(self.operands[at]):
+                source = turn - each.turns_before
+                if each.step is not None or source < first:
+                    return None
+                if each.place is not None:
+                    there = self.turns[source] if each.turns_before else chosen
+                    if each.place[0] >= len(there):
+                        return None
+                    copy.input[index] = there[each.place[0]].output[each.place[1]]
+            chosen[at] = copy
+        return chosen or None
+
     def _is_at(self, node: onnx.NodeProto, at: int, chosen: Sequence[Any]) -> bool:
         """Return True if a node and a node of the model have equal operands from outside and from the turn."""
         for name, each in zip(node.input, self.operands[at], strict=True):
@@ -298,8 +323,10 @@ class _Unrolled:
             if each.place is None:
                 if name != each.outside:
                     return False
-            elif chosen[each.place[0]] is None or name != chosen[each.place[0]].output[each.place[1]]:
-                return False
+            else:
+                found = chosen[each.place[0]] if each.place[0] < len(chosen) else None  # None in a gap
+                if found is None or name != found.output[each.place[1]]:
+                    return False
         return True
 
     def _fits(
@@ -550,8 +577,9 @@ def _with_frames(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield _constant(f"{name}.number", [number])
                 yield helper.make_node("Gather", [node.input[0], f"{name}.number"], [name], axis=axis)
             continue
-        limits = [int(value.ravel()[0]) for value in values if value is not None and value.size == 1]
-        if node.op_type == "Slice" and len(limits) == len(values) >= 3:
+        single = [value for value in values if value is not None and value.size == 1 and node.op_type == "Slice"]
+        limits = [int(value.ravel()[0]) for value in single]
+        if len(limits) == len(values) >= 3:
             start, end, axis, *step = limits
             if 0 <= start == end - 1 and step in ([], [1]):
                 yield _constant(f"{node.output[0]}.number", [start])

@@ -1,4 +1,4 @@
-"""Complex numbers of PyTorch as pairs of real tensors, and `fold`, in forms that the TorchScript exporter writes."""
+"""Complex numbers of PyTorch as pairs of real tensors, and other functions in forms that TorchScript exports."""
 
 # pyright: reportMissingImports=false
 
@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from jaxrnn.errors import ModelError
+from jaxrnn.frameworks.torch_forms import FORMS, FrameWrites
 
 #: Functions that move or add elements, and so act on the real and the imaginary part alike.
 _BY_PARTS = re.compile(
@@ -58,17 +59,35 @@ for _name in ("mul", "add", "sub", "truediv", "rmul", "radd", "rsub", "rtruediv"
     setattr(ComplexTensor, f"__{_name}__", _operator(f"__{_name}__"))
 
 
+#: Functions that read sizes and types, and not elements.
+_OF_TYPES = (
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
+)
+
+
 class RealForms(TorchFunctionMode):
-    """Runs complex functions of PyTorch on pairs of real tensors: transforms, arithmetic, magnitudes and phases."""
+    """Runs complex functions of PyTorch on pairs of real tensors, and those of `FORMS` in the forms there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The tensors into which the module writes frames.
+        self.writes = FrameWrites()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if func is torch.Tensor.__setitem__ and self.writes.keep(*args):
+            return None
+        if func not in _OF_TYPES:
+            args, options = self.writes.read(args), {key: self.writes.read(each) for key, each in options.items()}
         if name in _MAKERS and not (name == "stft" and options.get("return_complex") is False):
             return _MAKERS[name](*args, **options)
         if any(isinstance(each, ComplexTensor | complex) for each in _operands(args)):
             return _apply(name, args, options, func)
-        return func(*args, **options)
+        form: Any = FORMS.get(func, func)
+        return form(*args, **options)
 
 
 def _operands(arguments: Sequence[Any]) -> list[Any]:
@@ -277,33 +296,12 @@ def _rfft(input: torch.Tensor, n: int | None = None, dim: int = -1, norm: str | 
     return ComplexTensor(*result.chunk(2, dim))
 
 
-def _fold(
-    input: torch.Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> torch.Tensor:
-    """`torch.nn.functional.fold` as a transposed convolution, for sizes that depend on the input."""
-    pairs = [
-        each if isinstance(each, tuple | list) else (each, each) for each in (kernel_size, dilation, padding, stride)
-    ]
-    kernel, spread, pads, steps = (tuple(map(int, pair)) for pair in pairs)
-    height, width = output_size if isinstance(output_size, tuple | list) else (output_size, output_size)
-    if input.dim() < 3 or not any(isinstance(each, torch.Tensor) for each in (height, width)):
-        return functional.fold(input, (height, width), kernel, spread, pads, steps)
-    count, rows = kernel[0] * kernel[1], int(input.shape[1])
-    columns = (width + 2 * pads[1] - spread[1] * (kernel[1] - 1) - 1) // steps[1] + 1
-    basis = torch.eye(count).to(input).reshape(count, 1, *kernel).repeat(rows // count, 1, 1, 1)
-    x = input.reshape(input.shape[0], rows, -1, columns)
-    sums = functional.conv_transpose2d(x, basis, stride=steps, groups=rows // count, dilation=spread)
-    sums = functional.pad(sums, (0, steps[1], 0, steps[0]))
-    return sums[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width]
-
-
-#: Functions that make complex numbers, and others that the exporter refuses.
+#: Functions that make complex numbers.
 _MAKERS: dict[str, Callable[..., Any]] = {
     "stft": _stft,
     "fft_rfft": _rfft,
     "rfft": _rfft,
     "complex": ComplexTensor,
     "polar": _polar,
-    "fold": _fold,
     "view_as_complex": lambda value: ComplexTensor(value[..., 0], value[..., 1]),
 }

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 Axis = int | tuple[int, str]
 
 _EXAMPLE = "example must be a tensor, a tuple of tensors and of lists of tensors, or these by name of the argument"
-#: The frames with which loops over frames are unrolled: few, and a number that other sizes of a module seldom are.
+#: The frames with which loops over frames are unrolled: few, and a number that other sizes of a module seldom are. A
+#: module that pads its input to whole blocks takes that branch, too.
 _TURNS = 11
 #: Words of the failure of a file that is right for a single length.
 _FIXED = "fixed axis|runs and the file fails|the shape is"
@@ -76,7 +77,9 @@ _ADVICE = {
     _FIXED: (
         "a length or batch that Python reads, as in `torch.zeros(2, 8)`, is fixed in the file. A loop over frames, "
         "`for t in range(x.shape[1])`, becomes a loop of the file if each turn does the same with frame t, and outputs "
-        "are collected in a list, `outputs.append(y)`, `torch.stack(outputs, 1)`; or use torch.jit.script"
+        "are collected in a list, `outputs.append(y)`, `torch.stack(outputs, 1)`. In code that is not yours, call the "
+        "cell of the package from such a loop in a module of your own, or compile the part from outside: "
+        "`network.cell = torch.jit.script(network.cell)` names the line that TorchScript refuses"
     ),
     "dynamo: the exporter fixed": (
         "the newer exporter fixes the length of the second nn.LSTM or nn.GRU of a process: export in a new process"
@@ -625,12 +628,17 @@ def _exportable(module: torch.nn.Module) -> Iterator[None]:
     internals._jit_onnx_log = lambda *_: None
     layers = [part for part in module.modules() if isinstance(part, torch.nn.LSTM) and part.proj_size]
     projected = [part for part in layers if "forward" not in vars(part)]
+    hooks: list[Any] = []
     try:
         for part in projected:
             part.forward = _projected_lstm(part)
-        with RealForms():
+        with RealForms() as forms:
+            if not isinstance(module, torch.jit.ScriptModule):
+                hooks.append(module.register_forward_hook(lambda *call: forms.writes.read(call[-1])))
             yield
     finally:
+        for hook in hooks:
+            hook.remove()
         torch.backends.mha.set_fastpath_enabled(fused)
         internals._jit_onnx_log = log
         for part in projected:

@@ -196,8 +196,10 @@ def _joined(operation: _Operation) -> Index:
     )
     if dimension == last and all(str(shape[last]) == "1" for shape in parts):
         return Index(columns=tuple(operation.terms))
+    if dimension in symbolic_axes(out_shape(equation)):
+        return _continued(operation, dimension)
     lines = [each.linear for each in operation.terms]
-    if dimension in symbolic_axes(out_shape(equation)) or None in lines:
+    if None in lines:
         return UNKNOWN
     slopes = {line[:2] for line in lines if line is not None}
     frames = [_of_a_frame(line[2], shape) for line, shape in zip(lines, parts, strict=True) if line is not None]
@@ -207,6 +209,29 @@ def _joined(operation: _Operation) -> Index:
         if others
         else Index.of(a, b, np.concatenate(frames, dimension)).held_in(operation.dtype, operation.size)
     )
+
+
+def _continued(operation: _Operation, axis: int) -> Index:
+    """Return the index of numbers of frames behind constants that count in the same steps, or `UNKNOWN`."""
+    *starts, last = operation.terms
+    shapes = [in_shape(operation.equation, place) for place in range(len(starts))]
+    if last.affine is None or common(last.affine[1]) is None or any(is_symbolic(shape[axis]) for shape in shapes):
+        return UNKNOWN
+    fixed = [each.fixed for each in starts]
+    parts = [np.broadcast_to(each, shape) for each, shape in zip(fixed, shapes, strict=True) if each is not None]
+    if not parts or len(parts) < len(starts):
+        return UNKNOWN
+    (hop, offsets), front = last.affine, np.concatenate(parts, axis)
+    distances = np.arange(front.shape[axis]) - front.shape[axis]
+    distances = distances.reshape([-1 if each == axis else 1 for each in range(front.ndim)])
+    if not np.array_equal(front, np.broadcast_to(hop * distances + offsets, front.shape)):
+        return UNKNOWN
+    return Index.of(hop, 0, offsets - hop * front.shape[axis]).held_in(operation.dtype, operation.size)
+
+
+@_RULES.add("cumsum")
+def _summed(operation: _Operation) -> Index:
+    return operation.terms[0] if operation.terms[0].number == 0 else UNKNOWN
 
 
 def _of_a_frame(summands: np.ndarray, shape: Sequence[Any]) -> np.ndarray:
@@ -224,8 +249,12 @@ def _tiled(operation: _Operation) -> Index:
 
 @_RULES.add("slice", "dynamic_slice")
 def _cut(operation: _Operation) -> Index:
-    """Return the index of rows of a table whose rows differ by the same number."""
+    """Return the index of a column that was joined, or of rows of a table whose rows differ by the same number."""
     (x, *starts), found = operation.terms, cut_of(operation.equation)
+    if found is not None and len(x.columns) > 1 and found[0] == len(out_shape(operation.equation)) - 1:
+        axis, place = found
+        column = operation.equation.params["start_indices"][axis] if place is None else starts[place - 1].number
+        return x.columns[column] if str(out_shape(operation.equation)[axis]) == "1" and column is not None else UNKNOWN
     if found is None or x.fixed is None or not is_symbolic(out_shape(operation.equation)[found[0]]):
         return UNKNOWN
     axis, place = found
@@ -244,6 +273,11 @@ def _gathered(operation: _Operation) -> Index:
     if (found := _cut(operation)) is not UNKNOWN:
         return found
     numbers, sizes, shape = equation.params["dimension_numbers"], equation.params["slice_sizes"], in_shape(equation)
+    if len(x.columns) > 1 and numbers.start_index_map == numbers.collapsed_slice_dims == (len(shape) - 1,):
+        column = indices.number if sizes[:-1] == shape[:-1] and numbers.offset_dims == (*range(len(shape) - 1),) else -1
+        if column is None or not 0 <= column < len(x.columns):
+            return UNKNOWN
+        return _laid_out(dataclasses.replace(operation, terms=x.columns[column : column + 1]), lambda c: c[..., 0])
     if x.fixed is not None and x.fixed.ndim == 1 and tuple(sizes) == (1,) and indices.linear is not None:
         return _looked_up(operation, x.fixed.tolist(), indices)
     touched = {*numbers.start_index_map, *numbers.collapsed_slice_dims, *numbers.operand_batching_dims}

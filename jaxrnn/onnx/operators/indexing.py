@@ -7,7 +7,7 @@ outside of the axis, so that a wrong index is visible.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -104,18 +104,21 @@ def element_index(index: jax.Array, axis: int) -> tuple[jax.Array, ...]:
 @moves_text
 def gather_nd(data: Value, indices: Value, *, batch_dims: int = 0) -> Value:
     """GatherND: the last axis of the indices has an index for each leading axis of the data."""
-    data, index = traced(data), wrap_tuples(indices, data.shape[batch_dims:])
-    function = lambda d, i: read(d, tuple(jnp.moveaxis(i, -1, 0)))  # noqa: E731
+    function: Callable[..., Any] = read
     for _ in range(batch_dims):
         function = jax.vmap(function)
-    return function(data, index)
+    return function(traced(data), tuple(_columns(indices, data.shape[batch_dims:])))
 
 
 def wrap_tuples(indices: Value, sizes: tuple[Any, ...]) -> jax.Array:
     """Return index tuples along the last axis, counted from the start."""
-    depth = indices.shape[-1]
-    columns = [wrap_indices(indices[..., d], sizes[d]) for d in range(depth)]
-    return jnp.stack([traced(column).astype(jnp.int32) for column in columns], -1)
+    return jnp.stack(_columns(indices, sizes), -1)
+
+
+def _columns(indices: Value, sizes: tuple[Any, ...]) -> list[jax.Array]:
+    """Return the indices of each axis, counted from the start."""
+    columns = (wrap_indices(indices[..., d], sizes[d]) for d in range(indices.shape[-1]))
+    return [traced(column).astype(jnp.int32) for column in columns]
 
 
 @moves_text

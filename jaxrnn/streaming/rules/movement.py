@@ -32,7 +32,16 @@ from jaxrnn.streaming.rules.elementwise import (
     from_the_end,
 )
 from jaxrnn.streaming.rules.reductions import per_frame, within_frames
-from jaxrnn.streaming.rules.time import RowTable, as_table, concatenate_time, numbered_frames, pick, split_time, take
+from jaxrnn.streaming.rules.time import (
+    RowTable,
+    are_inside,
+    as_table,
+    concatenate_time,
+    numbered_frames,
+    pick,
+    split_time,
+    take,
+)
 from jaxrnn.streaming.rules.windows import Window, framed
 from jaxrnn.streaming.values import (
     Chunk,
@@ -77,6 +86,7 @@ def broadcast_in_dim(run: Pass, equation: JaxprEqn, x: Any, *_: Any) -> Chunk | 
 @RULES.add("reshape")
 def reshape(run: Pass, equation: JaxprEqn, x: Chunk, *_: Any) -> Chunk:
     """Stream a reshape; merging axes into time, or splitting axes from time, changes the rate."""
+    run.refuse_final_values([x])
     if equation.params["dimensions"] is not None:
         run.refuse("it reorders axes while it reshapes", "transpose first")
     old, new = list(in_shape(equation)), list(out_shape(equation))
@@ -300,8 +310,17 @@ def _at_streamed_indices(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     if (x.axis, indices.axis) in pairs and x.outer == indices.outer:
         return _in_each_frame(run, equation, run.on_time(x), indices)
-    if is_dropped and (found := numbered_frames(run, x, indices, numbers.start_index_map)) is not None:
-        return _in_numbered_frames(run, equation, *found)
+    is_alone = numbers.start_index_map == (x.axis,) and not numbers.operand_batching_dims
+    found = numbered_frames(run, equation, x, indices, numbers.start_index_map) if is_dropped and not is_alone else None
+    if found is not None:
+        result, others = _in_numbered_frames(run, equation, *found), indices.index.columns
+        inside = [
+            each.fixed is not None and np.all((each.fixed >= 0) & (each.fixed < in_shape(equation)[axis]))
+            for each, axis in zip(others, numbers.start_index_map, strict=bool(others))
+            if axis != x.axis
+        ]
+        is_same = all(inside) and found[0].index.of_pairs.affine is not None  # in all elements of a frame
+        return result.noting(found[0].index.placed((), result.array.ndim)) if is_same else result
     if x.axis in numbers.operand_batching_dims or indices.index.affine is None:
         run.refuse(_STREAMED_INDICES, f"{_HINT}; {_CARRIED}")
     return _frames(run, equation, x, indices) if is_dropped else _windows(run, equation, x, indices)
@@ -406,7 +425,7 @@ def _frames(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> Chunk:
         and np.all(offsets >= 0)
         and all(size == x.array.shape[d] for d, size in enumerate(sizes) if d != x.axis)
     )
-    if not is_regular or not _inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
+    if not is_regular or not are_inside(x, in_shape(equation, 1)[indices.axis], hop, int(np.max(offsets))):
         run.refuse(_ORDER, _HINT)
     low = int(np.min(offsets))
     window = Window(length=int(np.max(offsets)) - low + 1, stride=hop, dilation=1, spacing=1, low=-low)
@@ -475,12 +494,6 @@ def _with_edges(run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk) -> tupl
     padded, _ = trace(lambda x: jnp.pad(x, config, mode="edge"), jax.ShapeDtypeStruct(shape, x.array.dtype))
     (x,) = interpret(run, padded, [x], late=True) if any(pads) else [x]
     return x, indices.noting(Index.of(hop, 0, offsets + pads[0]))
-
-
-def _inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
-    """Return True if the indices read only existing frames, for all lengths of the recording."""
-    beyond = largest_value((size - 1) * hop + largest - x.timeline.size, size)
-    return beyond is not None and beyond < 0
 
 
 def _look_up(run: Pass, equation: JaxprEqn, table: Any, indices: Any) -> Chunk:

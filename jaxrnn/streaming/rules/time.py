@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.jaxprs.equations import shape_of
+from jaxrnn.jaxprs.equations import shape_of, type_of
 from jaxrnn.jaxprs.primitives import entry_of
 from jaxrnn.streaming.dimensions import (
     Timeline,
@@ -58,6 +58,11 @@ def slice_(run: Pass, equation: JaxprEqn, x: Any) -> Any:
     strides = list(equation.params["strides"] or [1] * len(starts))
     x = as_table(run, x, out_shape(equation))
     start, stride, size = starts[x.axis], strides[x.axis], out_shape(equation)[x.axis]
+    if isinstance(x, Chunk) and x.index.affine is not None and not is_symbolic(start) and not is_symbolic(size):
+        hop, offsets = x.index.affine
+        shape = [limits[axis] if axis == x.axis else each for axis, each in enumerate(in_shape(equation))]
+        numbers = np.broadcast_to(offsets + hop * along(np.arange(limits[x.axis]), x.axis, len(shape)), shape)
+        return lax.slice(numbers.astype(type_of(equation.outvars[0])), starts, limits, strides)
     others = [d for d in range(len(starts)) if d != x.axis]
     is_whole = all(in_shape(equation)[d] == out_shape(equation)[d] for d in others)
     if not is_whole or not (is_symbolic(size) or is_symbolic(start)):
@@ -418,7 +423,7 @@ def _in_numbered_frames(
 ) -> Any:
     """Write into frames at indices with a column of frame numbers, as in ``x.at[jnp.arange(n), places]``."""
     numbers = equation.params["dimension_numbers"]
-    found = numbered_frames(run, x, indices, numbers.scatter_dims_to_operand_dims)
+    found = numbered_frames(run, equation, x, indices, numbers.scatter_dims_to_operand_dims)
     if found is None or found[0].timeline is not x.timeline or found[0].delay != x.delay:
         raise run.refusal("it writes frames at given positions in time", _HINT)
     frames, rest, others = found
@@ -432,25 +437,34 @@ def _in_numbered_frames(
     return per_frame(run, equation, (frames, rest, updates), axes, x.axis, dimension_numbers=changed)
 
 
-def numbered_frames(run: Pass, x: Chunk, indices: Chunk, dims: Sequence[int]) -> tuple[Chunk, Chunk, Any] | None:
+def numbered_frames(
+    run: Pass, equation: JaxprEqn, x: Chunk, indices: Chunk, dims: Sequence[int]
+) -> tuple[Chunk, Chunk, Any] | None:
     """Split indices into frame numbers and other columns.
 
     Return the frames with these numbers, the other columns, and the axes that the other columns index. Return None if
-    no column counts frames at a fixed step.
+    no column counts existing frames at a fixed step.
     """
-    columns = indices.index.columns
+    columns = indices.index.columns or (indices.index,)
     if x.axis not in dims or len(columns) != len(dims) or indices.axis == indices.array.ndim - 1:
         return None
     column = dims.index(x.axis)
     if (affine := columns[column].affine) is None:
         return None
     hop, offsets = affine
-    if hop < 1 or np.any(offsets != offsets.flat[0]) or offsets.flat[0] < 0:
+    size, first = in_shape(equation, 1)[indices.axis], int(offsets.flat[0])
+    if hop < 1 or np.any(offsets != first) or first < 0 or not are_inside(x, size, hop, first):
         return None
-    frames = take(run, run.on_time(x), int(offsets.flat[0]), hop, indices.timeline.size)
+    frames = take(run, run.on_time(x), first, hop, indices.timeline.size)
     kept = [place for place in range(len(dims)) if place != column]
-    rest = indices.holding(indices.array[..., np.array(kept)])
+    rest = indices.holding(indices.array[..., np.array(kept, int)])
     return (frames, rest, tuple(dims[place] for place in kept)) if isinstance(frames, Chunk) else None
+
+
+def are_inside(x: Chunk, size: Any, hop: int, largest: int) -> bool:
+    """Return True if the indices read only existing frames, for all lengths of the recording."""
+    beyond = largest_value((size - 1) * hop + largest - x.timeline.size, size)
+    return beyond is not None and beyond < 0
 
 
 def _at_fixed_frames(
