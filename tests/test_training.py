@@ -17,7 +17,7 @@ from training_cases import examples, flat_fit, furthest, in_order, jax_tree, mea
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
+from jaxrnn.training import Checkpoints, EarlyStopping, Optimizer, Sequences, Validation, fit, validate
 from jaxrnn.training.batches import drawn_order, made_ahead
 from jaxrnn.training.layout import make_layout
 from jaxrnn.training.losses import ctc
@@ -349,7 +349,8 @@ def test_validation_keeps_the_best_and_stops_early(tmp_path):
         optimizer=Optimizer(learning_rate=0.1),
         sequences=Sequences(time_axis=1),
         metrics={"square": mean_square},
-        validation=Validation(held_out, every=5, patience=3),
+        validation=Validation(held_out, every=5),
+        callbacks=[EarlyStopping(3)],
     )
     assert fitted.stopped == "patience"
     measured = {r["step"]: r["validation_loss"] for r in fitted.history if "validation_loss" in r}
@@ -363,6 +364,26 @@ def test_validation_keeps_the_best_and_stops_early(tmp_path):
     fitted.plot(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+
+
+def test_early_stopping_counts_the_validations_of_the_history(tmp_path):
+    """A training that was interrupted between validations stops after the same update, and does not go on later."""
+    model, data, held_out = recurrent_model("time"), examples([6] * 4), examples([4, 7], seed=9)
+
+    def train(steps, folder):
+        options = {"optimizer": Optimizer(learning_rate=0.1), "sequences": Sequences(time_axis=1), "batch_size": 2}
+        options |= {"validation": Validation(held_out, every=5), "checkpoints": Checkpoints(tmp_path / folder, every=1)}
+        return fit(model, data, mean_square, steps=steps, callbacks=[EarlyStopping(3)], **options)
+
+    whole = train(500, "whole")
+    train(whole.step - 8, "cut")
+    train(whole.step - 3, "cut")
+    cut = train(500, "cut")
+    assert (cut.step, cut.best_step, cut.resumed_from) == (whole.step, whole.best_step, whole.step - 3)
+    again = train(500, "cut")
+    assert (again.stopped, again.step, again.resumed_from) == ("patience", whole.step, whole.step)
+    with pytest.raises(jaxrnn.InputError, match="patience must be a whole number from 1 on"):
+        EarlyStopping(0)
 
 
 @pytest.mark.thorough

@@ -156,7 +156,6 @@ MISTAKES = {
     "other axis": ({"time_axis": 2}, r"time is axis 1 in mode 'step'; .* time_axis={'x': 1, 'target': 2}"),
     "unequal": ({"time_axis": None, "data": examples([4, 5, 6])}, r"mode='step', time_axis={'x': 1, 'target': 1}"),
     "mode": ({"mode": "Step"}, "the mode must be one of apply, step, scan, not 'Step' .did you mean 'step'"),
-    "patience": ({"validation": examples([4]), "patience": 0}, "patience must be a whole number from 1 on"),
     "drawn validation": ({"validation": lambda rng: None}, "validation must be a sequence of examples, not"),
     "train": ({"train": "w"}, r"train: no parameter matches 'w' \(did you mean|; there is: W"),
     "freeze": ({"freeze": ["W", "Q*"]}, r"freeze: no parameter matches 'Q\*'"),

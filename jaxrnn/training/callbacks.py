@@ -1,4 +1,4 @@
-"""Callbacks of a training, and logs in files, TensorBoard and Weights & Biases."""
+"""Callbacks of a training: early stopping, and logs in files, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import dataclasses
 import importlib
 import io
 import json
+import math
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,10 @@ class Running:
 
 
 class StopTraining(Exception):  # noqa: N818 - as Python names StopIteration
-    """Raised by the `update` of a callback: the training ends as at its last update, at most two updates later."""
+    """Raised by the `begin` or `update` of a callback: the training ends as at its last update.
+
+    After a validation it ends at once, and otherwise at most two updates later. A text becomes `Fitted.stopped`.
+    """
 
 
 class Callback:
@@ -59,6 +63,36 @@ class Callback:
 
     def end(self) -> None:
         """End, also after an error."""
+
+
+class EarlyStopping(Callback):
+    """A callback that stops a training after ``patience`` validations in a row without a better loss.
+
+    A resumed training counts all validations of its history. `Fitted.stopped` is ``"patience"``.
+
+    Raises:
+        InputError: ``patience`` is not a whole number from 1 on.
+    """
+
+    def __init__(self, patience: int):
+        self.patience = check_count("patience", patience)
+        self._best, self._since = math.inf, 0
+
+    def begin(self, training: Running) -> None:
+        """Count the validations so far."""
+        self._best, self._since = math.inf, 0
+        self._count(training.history)
+
+    def update(self, record: Mapping[str, Any], training: Running) -> None:
+        """Count a validation."""
+        self._count([record])
+
+    def _count(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Count validations, and stop the training if the last ones gave no better loss."""
+        for loss in (record["validation_loss"] for record in records if "validation_loss" in record):
+            self._best, self._since = min(loss, self._best), 0 if loss < self._best else self._since + 1
+        if self._since >= self.patience:
+            raise StopTraining("patience")
 
 
 def logs(

@@ -77,12 +77,11 @@ SEQUENCES = Sequences()
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """Examples for validation, and early stopping.
+    """Examples for validation.
 
     Attributes:
         data: A sequence of examples, as in `fit`.
         every: Updates between validations. A validation also follows the last update.
-        patience: Validations without a better loss before early stopping; None disables early stopping.
 
     Raises:
         InputError: ``data`` is empty or not a sequence, or a number is out of range.
@@ -90,13 +89,10 @@ class Validation:
 
     data: Sequence[Mapping[str, Any]]
     every: int = 100
-    patience: int | None = None
 
     def __post_init__(self):
         make_source(self.data, None, what="validation")
         check_count("every", self.every)
-        if self.patience is not None:
-            check_count("patience", self.patience)
 
 
 @short_repr

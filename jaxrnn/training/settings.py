@@ -29,7 +29,7 @@ from jaxrnn.settings.models import (
 )
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.agreement import check_alike
-from jaxrnn.training.callbacks import Callback, logs
+from jaxrnn.training.callbacks import Callback, EarlyStopping, logs
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.examples import NpzFiles, make_source
 from jaxrnn.training.fit import Fitted, fit
@@ -268,7 +268,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
             "optimizer": lambda: _optimizer(file),
             "sequences": lambda: _made(file, "sequences", Sequences),
             "checkpoints": lambda: _made(file, "checkpoints", Checkpoints),
-            "callbacks": lambda: _logs(file),
+            "callbacks": lambda: [*_logs(file), *_early_stopping(file)],
             "devices": lambda: _devices(file),
             "model": lambda: _model(file),
             "data": lambda: _examples(file, file.settings.data, "data"),
@@ -355,7 +355,12 @@ def _logs(file: File) -> list[Callback]:
 def _validation(file: File) -> Validation | None:
     if (validation := file.settings.validation) is None:
         return None
-    return Validation(_examples(file, validation, "validation"), validation.every, validation.patience)
+    return Validation(_examples(file, validation, "validation"), validation.every)
+
+
+def _early_stopping(file: File) -> list[Callback]:
+    validation = file.settings.validation
+    return [] if validation is None or validation.patience is None else [EarlyStopping(validation.patience)]
 
 
 def _without_folders(value: Any) -> Any:
