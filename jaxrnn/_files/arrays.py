@@ -45,6 +45,14 @@ def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[st
             return {name: read_member(archive, member) for name, member in members_of(archive).items()}
 
 
+def read_npz(path: Location) -> dict[str, np.ndarray]:
+    """Return a dict of the arrays of a ``.npz`` file."""
+    loaded = read_arrays(path)
+    if isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")
+    return loaded
+
+
 @contextlib.contextmanager
 def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
     """Convert errors inside of the context to an InputError that names the file."""

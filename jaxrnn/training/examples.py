@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.arrays import read_npz
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._files.stores import Location
+from jaxrnn.audio.checking import examine_example, faults_within
 from jaxrnn.audio.contents import facts_of, recordings_at
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec, widens
@@ -105,11 +106,14 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
     """A sequence of examples in ``.npz`` files, one per file, read on access.
 
     ``files`` is a folder, or a pattern with ``*``, ``?`` or ``**``, as a path or URL. Files are sorted by name. A
-    missing file is an InputError, an unreachable store a StoreError. ``trust_names`` is as in `Mixtures`.
+    missing file is an InputError, an unreachable store a StoreError. ``trust_names``, ``check``, ``skip`` and
+    ``left_out`` are as in `Mixtures`.
     """
 
-    def __init__(self, files: Location, *, trust_names: bool = False):
+    def __init__(self, files: Location, *, trust_names: bool = False, check: bool = False, skip: float = 0.0):
         self.files, self.trust_names = recordings_at(files, ["*.npz"], "examples"), trust_names
+        self.left_out = faults_within(self.files, examine_example, check, skip)
+        self.files = [path for path in self.files if path not in self.left_out]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -127,11 +131,3 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
     def label(self, index: int) -> str:
         """Return the name of an example for messages."""
         return f"example {index} ({self.files[index].name})"
-
-
-def read_npz(path: Location) -> dict[str, np.ndarray]:
-    """Return a dict of the arrays of a ``.npz`` file."""
-    loaded = read_arrays(path)
-    if isinstance(loaded, np.ndarray):
-        raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")
-    return loaded

@@ -163,6 +163,8 @@ def fit(
             f"mode and time_axis of `sequences` say otherwise",
             progress,
         )
+    for fault in getattr(data, "left_out", {}).values():
+        announce(f"left out: {fault}", progress is not False)
     placement = Placement(devices, batch_size)
     on_batches = functions if validation is None else {}
     forward = Forward(network, layout, loss, on_batches, dtype)
@@ -283,7 +285,8 @@ class Fitted:
         step: Number of updates.
         best_step: The update after which `params` were taken.
         stopped: ``"steps"`` for the requested end; in the first process the text of `StopTraining`, such as
-            ``"patience"`` of `EarlyStopping`, or else ``"callback"``; ``"error"`` or ``"interrupt"`` in the attribute ``fitted`` of an exception.
+            ``"patience"`` of `EarlyStopping`, or else ``"callback"``; ``"error"`` or ``"interrupt"`` in the attribute
+            ``fitted`` of an exception.
         sequences: The options of sequences, with the inferred mode and time axes.
         resumed_from: The update of the checkpoint from which this run continued; 0 for a run from the start.
     """

@@ -33,7 +33,6 @@ from jaxrnn.training.train_state import Record, TrainState
 from jaxrnn.training.updates import Forward, Updates, UpdateState
 from jaxrnn.training.validation import Validator
 
-
 #: The end of a training by a `StopTraining` without a text.
 STOPPED = "callback"
 
