@@ -202,7 +202,7 @@ class _TensorBoard(Callback):
 
     def opened(self, training: Running) -> Any:
         # TensorBoard hides earlier events of updates that a resumed training repeats.
-        done, last = len(training.history), _last_event(self.folder)
+        done, last = len(training.history), max((each.step for each in events_in(self.folder)), default=0)
         options = {"purge_step": done + 1, "flush_secs": 1} if done else {"flush_secs": 1}
         writer = self.made.SummaryWriter(str(self.folder), **options)
         for record in training.history[last:] if done else ():  # which a killed process had not written yet
@@ -234,18 +234,16 @@ def _write_numbers(writer: Any, record: Mapping[str, Any]) -> None:
         writer.add_scalar(name.replace("validation_", "validation/", 1), record[name], record["step"])
 
 
-def _last_event(folder: Path) -> int:
-    """Return the last update of which TensorBoard's files in a folder have an event; 0 without events.
+def events_in(folder: Path) -> Iterator[Any]:
+    """Yield the events of TensorBoard's files in a folder.
 
     A record is its length, a checksum, an event and another checksum. A killed process leaves an incomplete last one.
     """
-    last = 0
-    for path in folder.glob("*.tfevents.*"):
+    for path in sorted(folder.glob("*.tfevents.*")):
         rest = memoryview(path.read_bytes())
         while len(rest) >= 12 and len(rest) >= (size := 16 + int.from_bytes(rest[:8], "little")):
-            event = importlib.import_module("tensorboardX.proto.event_pb2").Event.FromString(bytes(rest[12 : size - 4]))
-            last, rest = max(last, event.step), rest[size:]
-    return last
+            yield importlib.import_module("tensorboardX.proto.event_pb2").Event.FromString(bytes(rest[12 : size - 4]))
+            rest = rest[size:]
 
 
 class _WandB(_TensorBoard):

@@ -1,0 +1,158 @@
+"""End a training at random updates, resume it, and compare it with a training that nothing ended.
+
+    python -m tools.kills --times 50
+
+Each end is SIGTERM, ``kill -9``, an exception in a callback, or a recording that breaks, at a random update; a signal
+comes at a random moment after the update. ``kill -9`` loses at most the updates since the last checkpoint, and the other
+ends lose none. The finished training has the same parameters to the last bit, and complete logs (JSONL, CSV and
+TensorBoard).
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+#: Updates of a training, and updates from one checkpoint to the next.
+STEPS, EVERY = 40, 5
+KINDS = ("SIGTERM", "SIGKILL", "exception", "file")
+RATE = 8_000
+
+
+def train(folder: Path, kind: str, at: int, delay: float) -> None:
+    """Train in this process, which ends at an update unless the kind is empty."""
+    import jaxrnn
+    from jaxrnn.audio import Frames, Network, Waveform
+    from jaxrnn.demo import PACKAGED
+    from jaxrnn.training import Callback, Checkpoints, Mixtures, fit, logs, losses
+
+    class End(Callback):
+        def update(self, record: Mapping[str, Any], training: Any) -> None:
+            if record["step"] == at and kind:
+                if kind == "exception":
+                    raise RuntimeError("the callback failed")
+                if kind == "file":
+                    (folder / "noise.wav").write_bytes(b"broken")
+                    return
+                timer = threading.Timer(delay, os.kill, (os.getpid(), getattr(signal, kind)))
+                timer.daemon = True
+                timer.start()
+
+    fitted = fit(
+        Waveform(Network(jaxrnn.load(PACKAGED), gives="mask"), Frames(256, 128, "sqrt_hann")),
+        Mixtures(folder / "voice.wav", noise=folder / "noise.wav", rate=RATE, seconds=0.1),
+        losses.mse("audio", "clean"),
+        steps=STEPS,
+        batch_size=2,
+        checkpoints=Checkpoints(folder / "run", every=EVERY),
+        callbacks=[*logs(["csv", "jsonl", "tensorboard"], folder / "run"), End()],
+        progress=False,
+    )
+    np.savez(folder / "result.npz", **{name: np.asarray(array) for name, array in fitted.params.items()})
+
+
+def run(folder: Path, kind: str = "", at: int = 0, delay: float = 0.0) -> int:
+    """Train in another process, and return the exit status."""
+    command = [sys.executable, "-m", "tools.kills", "--child", str(folder), kind, str(at), str(delay)]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+
+
+def history_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the records of the history without times."""
+    lines = (folder / "run" / "history.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+
+
+def write_sounds(folder: Path) -> None:
+    """Write the recordings of the training, which are always the same."""
+    import soundfile
+
+    rng = np.random.default_rng(0)
+    soundfile.write(folder / "voice.wav", 0.3 * np.sin(np.arange(RATE) * 0.3), RATE)
+    soundfile.write(folder / "noise.wav", 0.1 * rng.standard_normal(RATE), RATE)
+
+
+def check_end(folder: Path, kind: str) -> int:
+    """Check what an end left, and return the number of updates that are lost."""
+    done = [record["step"] for record in history_of(folder)] if (folder / "run" / "history.jsonl").exists() else []
+    kept = max((int(each.name) for each in (folder / "run").iterdir() if each.name.isdigit()), default=0)
+    assert done == [*range(1, len(done) + 1)], f"{kind}: the history has the updates {done}"
+    lost = len(done) - kept
+    assert lost <= (EVERY if kind == "SIGKILL" else 0), f"{kind}: {lost} updates lost, of {len(done)}"
+    return max(lost, 0)
+
+
+def check_result(folder: Path, whole: Path) -> None:
+    """Check that a training is the same as the one that nothing ended, with complete logs."""
+    from jaxrnn.training.callbacks import events_in
+
+    expected, found = (dict(np.load(each / "result.npz")) for each in (whole, folder))
+    assert all(expected[name].tobytes() == found[name].tobytes() for name in expected), "other parameters"
+    assert history_of(folder) == history_of(whole), "another history"
+    rows = list(csv.DictReader((folder / "run" / "history.csv").open(encoding="utf-8")))
+    assert [float(row["loss"]) for row in rows] == [record["loss"] for record in history_of(whole)], "another CSV"
+    events = (event for event in events_in(folder / "run" / "tensorboard") if event.HasField("summary"))
+    losses = {
+        event.step: value.simple_value for event in events for value in event.summary.value if value.tag == "loss"
+    }
+    assert losses == {each["step"]: np.float32(each["loss"]) for each in history_of(whole)}, "other events"
+
+
+def ends(times: int, seed: int, parent: Path) -> Iterator[tuple[str, int, int]]:
+    """End trainings so many times; yield the kind, the update and the number of updates that are lost."""
+    rng, whole, number = np.random.default_rng(seed), parent / "whole", 0
+    whole.mkdir()
+    write_sounds(whole)
+    assert run(whole) == 0
+    while number < times:
+        folder = Path(tempfile.mkdtemp(dir=parent))
+        write_sounds(folder)
+        at = 0
+        while True:
+            at += int(rng.integers(1, 10))
+            kind = KINDS[number % len(KINDS)] if number < times else ""
+            status = run(folder, kind, at, float(rng.uniform(0, 0.1)))
+            write_sounds(folder)
+            if status == 0:
+                break
+            assert kind, f"the training ended with {status}"
+            number += 1
+            yield kind, at, check_end(folder, kind)
+        check_result(folder, whole)
+
+
+@click.command()
+@click.option("--times", default=50, show_default=True, help="Ends of a training.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--child", nargs=4, type=str, hidden=True, default=None)
+def main(times: int, seed: int, child: tuple[str, str, str, str] | None) -> None:
+    """End a training at random updates, resume it, and compare the result with that of an undisturbed training."""
+    if child is not None:
+        folder, kind, at, delay = child
+        train(Path(folder), kind, int(at), float(delay))
+        return
+    lost: dict[str, list[int]] = collections.defaultdict(list)
+    with tempfile.TemporaryDirectory() as parent:
+        for kind, at, count in ends(times, seed, Path(parent)):
+            lost[kind].append(count)
+            click.echo(f"{kind} after update {at}: {count} updates lost")
+    for kind, counts in lost.items():
+        click.echo(f"{kind}: {len(counts)} times, at most {max(counts)} of {EVERY} updates lost")
+    click.echo("the parameters are the same to the last bit, and all logs are complete")
+
+
+if __name__ == "__main__":
+    main()
