@@ -2,8 +2,8 @@
 
     python -m tools.kills --times 50
 
-Each end is SIGTERM, ``kill -9``, an exception in a callback, or a recording that breaks, at a random update; a signal
-comes at a random moment after the update. ``kill -9`` loses at most the updates since the last checkpoint, and the other
+Each end is SIGTERM, ``kill -9``, an exception in a callback, or a broken recording, at a random update; a signal
+comes at a random moment after it. ``kill -9`` loses at most the updates since the last checkpoint, and the other
 ends lose none. The finished training has the same parameters to the last bit, and complete logs (JSONL, CSV and
 TensorBoard).
 """

@@ -53,6 +53,16 @@ def read_npz(path: Location) -> dict[str, np.ndarray]:
     return loaded
 
 
+def read_shapes(path: Location) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a ``.npz`` file, from the headers."""
+    with readable(path), check_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
+        shapes = {}
+        for name, member in members_of(archive).items():
+            with archive.open(member) as header:
+                shapes[name] = check_header(header, member.file_size, name)[0]
+        return shapes
+
+
 @contextlib.contextmanager
 def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
     """Convert errors inside of the context to an InputError that names the file."""

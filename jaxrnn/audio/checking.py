@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxrnn._files.arrays import read_npz
+from jaxrnn._files.arrays import read_npz, read_shapes
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.stores import REQUESTS, Location, Url
@@ -80,7 +80,10 @@ def examine_recording(path: Location, *, rate: int | None = None, headers: bool 
 
 
 def examine_example(path: Location, *, headers: bool = False) -> str:
-    """Read an example of a training, whose arrays need not have the same length; always the whole file."""
+    """Read an example of a training, whose arrays need not have the same length."""
+    if headers:
+        read_shapes(path)
+        return "arrays"
     for name, array in read_npz(path).items():
         check_finite(np.atleast_1d(array), f"{path}, {name!r}")
     return "arrays"

@@ -46,8 +46,7 @@ def check(
       jaxrnn check denoiser.yaml --set data.recordings.clean=other/voices --json
 
     Args:
-        headers: Read headers only: fast, but it finds no bad samples and no FLAC or MP3 file that ends early. Examples
-            of a training (.npz) are always read whole.
+        headers: Read headers only: fast, but it finds no bad samples and no FLAC or MP3 file that ends early.
         rate: Samples per second that a network takes, for rates that cannot be resampled. Settings have their own.
         same: Exit with status 1 also if rates, channels or frames differ.
         overrides: Replace a value of a settings file, written in YAML; may be given several times. Example: --set

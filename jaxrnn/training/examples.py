@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn._files.arrays import read_npz
+from jaxrnn._files.arrays import read_npz, read_shapes
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._files.stores import Location
 from jaxrnn.audio.checking import examine_example, faults_within
@@ -25,11 +25,15 @@ _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex1
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSource:
-    """A source of numbered examples. ``size`` is None without an end; ``label`` names an example in messages."""
+    """A source of numbered examples. ``size`` is None without an end; ``label`` names an example in messages.
+
+    ``outline`` returns arrays of the shapes of an example, where these are known without the example.
+    """
 
     size: int | None
     label: Callable[[int], str]
     make: Callable[[int], Any]
+    outline: Callable[[int], Any] | None = None
 
     def get(self, number: int) -> tuple[str, Any]:
         """Return the label of an example, and the example."""
@@ -51,7 +55,8 @@ def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSo
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if not len(data):
             raise InputError(f"{what} is empty: it must have at least one example")
-        return ExampleSource(len(data), getattr(data, "label", "example {}".format), data.__getitem__)
+        label, outline = getattr(data, "label", "example {}".format), getattr(data, "outline", None)
+        return ExampleSource(len(data), label, data.__getitem__, outline)
     if callable(data) and seed is not None:
         # A generator per example: an example depends only on the seed and its number.
         return ExampleSource(
@@ -127,6 +132,10 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
         if isinstance(index, slice):
             raise TypeError("examples are read one at a time: the index must be a number")
         return read_npz(self.files[index])
+
+    def outline(self, index: int) -> dict[str, np.ndarray]:
+        """Return zeros of the shapes of an example, read from the headers."""
+        return {name: np.broadcast_to(0, shape) for name, shape in read_shapes(self.files[index]).items()}
 
     def label(self, index: int) -> str:
         """Return the name of an example for messages."""

@@ -26,7 +26,7 @@ from jaxrnn.training.agreement import (
     first_of,
     training_facts,
 )
-from jaxrnn.training.batches import Batches, drawn_order, sequence_order
+from jaxrnn.training.batches import Batches, drawn_order, example_order
 from jaxrnn.training.callbacks import HISTORY, Callback, LogFile
 from jaxrnn.training.checkpoints import Folder, open_folder
 from jaxrnn.training.examples import make_source
@@ -143,10 +143,8 @@ def fit(
     check_end(steps, epochs, source.size)
     if source.size is not None and source.size < batch_size:
         raise InputError(f"batch_size={batch_size} is more than the {source.size} examples in data")
-    if source.size is None:
-        order = drawn_order(batch_size, steps or 0)
-    else:
-        order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
+    if source.size is None and sequences.batch_frames is not None:
+        raise InputError("batch_frames= needs a sequence of examples; drawn examples have a length of your choice")
 
     trained = trained_names(network, optimizer.train, optimizer.freeze)
     start = start_values(network, params, trained, dtype)
@@ -154,9 +152,7 @@ def fit(
     frozen = {name: value for name, value in start.items() if name not in trained}
     changed = {name: value for name, value in frozen.items() if digest(value) != digest(network.params[name])}
 
-    first = order[0]
-    assert first, "a batch has examples"
-    layout = make_layout(network, sequences, *source.get(first[0]))
+    layout = make_layout(network, sequences, *source.get(0))
     if layout.reason:
         announce(
             f"{network.label} is trained in {layout}, because {layout.reason}; "
@@ -166,6 +162,10 @@ def fit(
     for fault in getattr(data, "left_out", {}).values():
         announce(f"left out: {fault}", progress is not False)
     placement = Placement(devices, batch_size)
+    if source.size is None:
+        order = drawn_order(batch_size, steps or 0)
+    else:
+        order = example_order(source, layout, placement, seed=seed, epochs=epochs)
     on_batches = functions if validation is None else {}
     forward = Forward(network, layout, loss, on_batches, dtype)
     updates = Updates(forward, optimizer, placement, frozen)

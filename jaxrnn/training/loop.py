@@ -118,7 +118,7 @@ class TrainingLoop:
         elif position.batch == batch.number:
             first = position.chunk
         if not first:
-            arrays = arrays._replace(carry=self.updates.fresh_carry)
+            arrays = arrays._replace(carry=self.updates.fresh_carry(len(batch.labels)))
         for index in range(first, len(batch.chunks)):
             chunk, step = batch.chunks[index], self.state.step + 1 + (self._pending is not None)
             self._check_padding(arrays, batch, chunk)
