@@ -97,17 +97,14 @@ def check_end(folder: Path, kind: str) -> int:
 
 def check_result(folder: Path, whole: Path) -> None:
     """Check that a training is the same as the one that nothing ended, with complete logs."""
-    from jaxrnn.training.callbacks import events_in
+    from jaxrnn.training.callbacks import values_in
 
     expected, found = (dict(np.load(each / "result.npz")) for each in (whole, folder))
     assert all(expected[name].tobytes() == found[name].tobytes() for name in expected), "other parameters"
     assert history_of(folder) == history_of(whole), "another history"
     rows = list(csv.DictReader((folder / "run" / "history.csv").open(encoding="utf-8")))
     assert [float(row["loss"]) for row in rows] == [record["loss"] for record in history_of(whole)], "another CSV"
-    events = (event for event in events_in(folder / "run" / "tensorboard") if event.HasField("summary"))
-    losses = {
-        event.step: value.simple_value for event in events for value in event.summary.value if value.tag == "loss"
-    }
+    losses = {step: value for (step, tag), value in values_in(folder / "run" / "tensorboard").items() if tag == "loss"}
     assert losses == {each["step"]: np.float32(each["loss"]) for each in history_of(whole)}, "other events"
 
 

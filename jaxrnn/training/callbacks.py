@@ -11,7 +11,7 @@ import math
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,11 +202,12 @@ class _TensorBoard(Callback):
 
     def opened(self, training: Running) -> Any:
         # TensorBoard hides earlier events of updates that a resumed training repeats.
-        done, last = len(training.history), max((each.step for each in events_in(self.folder)), default=0)
+        done = len(training.history)
         options = {"purge_step": done + 1, "flush_secs": 1} if done else {"flush_secs": 1}
+        known = values_in(self.folder)
         writer = self.made.SummaryWriter(str(self.folder), **options)
-        for record in training.history[last:] if done else ():  # which a killed process had not written yet
-            _write_numbers(writer, record)
+        for record in training.history:  # which a killed process had not written yet
+            _write_numbers(writer, record, known)
         return writer
 
     def update(self, record: Mapping[str, Any], training: Running) -> None:
@@ -229,12 +230,27 @@ class _TensorBoard(Callback):
             self.log.close()
 
 
-def _write_numbers(writer: Any, record: Mapping[str, Any]) -> None:
+def _write_numbers(writer: Any, record: Mapping[str, Any], known: Container[tuple[int, str]] = ()) -> None:
     for name in record.keys() - {"step"}:
-        writer.add_scalar(name.replace("validation_", "validation/", 1), record[name], record["step"])
+        tag = name.replace("validation_", "validation/", 1)
+        if (record["step"], tag) not in known:
+            writer.add_scalar(tag, record[name], record["step"])
 
 
-def events_in(folder: Path) -> Iterator[Any]:
+def values_in(folder: Path) -> dict[tuple[int, str], float]:
+    """Return the values that TensorBoard shows of the files in a folder, by update and name; 0 for sounds.
+
+    The first event of a resumed training hides earlier events from the same update on.
+    """
+    found: dict[tuple[int, str], float] = {}
+    for event in _events_in(folder):
+        if event.HasField("session_log"):
+            found = {key: value for key, value in found.items() if key[0] < event.step}
+        found |= {(event.step, each.tag): each.simple_value for each in event.summary.value}
+    return found
+
+
+def _events_in(folder: Path) -> Iterator[Any]:
     """Yield the events of TensorBoard's files in a folder.
 
     A record is its length, a checksum, an event and another checksum. A killed process leaves an incomplete last one.
