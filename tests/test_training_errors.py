@@ -140,8 +140,8 @@ MISTAKES = {
     "shape": ({"data": [{"x": np.zeros((1, 2, 4), "f4"), "target": np.zeros((1, 2, 2))}]}, r"input x: .*4"),
     "words": ({"data": [{"x": np.zeros((1, 2, 3), "f4"), "target": "speech"}]}, "'target' must be an array of numbers"),
     "unlike": (
-        {"data": [{"x": examples([4])[0]["x"]}, *examples([4])], "steps": 9, "batch_size": 1},  # the second is first
-        "'target' is missing, which example",
+        {"data": [*examples([4]), {"x": examples([4])[0]["x"]}], "steps": 9, "batch_size": 1},
+        "example 1: 'target' is missing, which example 0 has",
     ),
     "no end": ({"steps": None}, "either steps=.* or epochs="),
     "two ends": ({"epochs": 2}, "either steps=.* or epochs="),

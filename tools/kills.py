@@ -28,28 +28,36 @@ import numpy as np
 
 #: Updates of a training, and updates from one checkpoint to the next.
 STEPS, EVERY = 40, 5
-KINDS = ("SIGTERM", "SIGKILL", "exception", "file")
+KINDS = ("SIGTERM", "exception", "file", "SIGKILL")
 RATE = 8_000
 
 
-def train(folder: Path, kind: str, at: int, delay: float) -> None:
-    """Train in this process, which ends at an update unless the kind is empty."""
+#: An end: the kind, the update, and the seconds from the update to a signal.
+End = tuple[str, int, float]
+
+
+def train(folder: Path, end: End | None) -> None:
+    """Train in this process, which comes to an end unless this is None."""
     import jaxrnn
     from jaxrnn.audio import Frames, Network, Waveform
     from jaxrnn.demo import PACKAGED
     from jaxrnn.training import Callback, Checkpoints, Mixtures, fit, logs, losses
 
-    class End(Callback):
+    kind, at, delay = end or ("", 0, 0.0)
+    timer = threading.Timer(delay, lambda: os.kill(os.getpid(), getattr(signal, kind)))
+    timer.daemon = True
+
+    class Ending(Callback):
         def update(self, record: Mapping[str, Any], training: Any) -> None:
-            if record["step"] == at and kind:
-                if kind == "exception":
-                    raise RuntimeError("the callback failed")
-                if kind == "file":
-                    (folder / "noise.wav").write_bytes(b"broken")
-                    return
-                timer = threading.Timer(delay, os.kill, (os.getpid(), getattr(signal, kind)))
-                timer.daemon = True
+            if record["step"] == at and kind == "exception":
+                raise RuntimeError("the callback failed")
+            if record["step"] == at and kind == "file":
+                (folder / "noise.wav").write_bytes(b"broken")
+            elif record["step"] == at:
                 timer.start()
+
+        def end(self) -> None:
+            timer.cancel()
 
     fitted = fit(
         Waveform(Network(jaxrnn.load(PACKAGED), gives="mask"), Frames(256, 128, "sqrt_hann")),
@@ -58,16 +66,34 @@ def train(folder: Path, kind: str, at: int, delay: float) -> None:
         steps=STEPS,
         batch_size=2,
         checkpoints=Checkpoints(folder / "run", every=EVERY),
-        callbacks=[*logs(["csv", "jsonl", "tensorboard"], folder / "run"), End()],
+        callbacks=[*logs(["csv", "jsonl", "tensorboard"], folder / "run"), Ending()],
         progress=False,
     )
     np.savez(folder / "result.npz", **{name: np.asarray(array) for name, array in fitted.params.items()})
 
 
-def run(folder: Path, kind: str = "", at: int = 0, delay: float = 0.0) -> int:
-    """Train in another process, and return the exit status."""
-    command = [sys.executable, "-m", "tools.kills", "--child", str(folder), kind, str(at), str(delay)]
-    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+def train_on(folder: Path, plan: list[End]) -> None:
+    """Train until the plan or the training ends; print the number of updates that each end loses."""
+    for kind, at, delay in plan:
+        try:
+            return train(folder, (kind, at, delay))
+        except (Exception, KeyboardInterrupt):
+            write_sounds(folder)
+            click.echo(json.dumps([kind, at, check_end(folder, kind)]))
+    train(folder, None)
+
+
+def run(folder: Path, plan: list[End]) -> Iterator[tuple[str, int, int]]:
+    """Train in another process; yield the kind, the update and the number of updates that are lost for each end."""
+    command = [sys.executable, "-m", "tools.kills", "--child", str(folder), json.dumps(plan)]
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled")}
+    cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    ran = subprocess.run(command, env=os.environ | cache, capture_output=True, text=True, check=False)
+    yield from map(json.loads, ran.stdout.splitlines())
+    if ran.returncode == -signal.SIGKILL:
+        yield "SIGKILL", plan[-1][1], check_end(folder, "SIGKILL")
+    else:
+        assert ran.returncode == 0, ran.stderr
 
 
 def history_of(folder: Path) -> list[dict[str, Any]]:
@@ -113,33 +139,29 @@ def ends(times: int, seed: int, parent: Path) -> Iterator[tuple[str, int, int]]:
     rng, whole, number = np.random.default_rng(seed), parent / "whole", 0
     whole.mkdir()
     write_sounds(whole)
-    assert run(whole) == 0
+    list(run(whole, []))
     while number < times:
-        folder = Path(tempfile.mkdtemp(dir=parent))
+        folder, at = Path(tempfile.mkdtemp(dir=parent)), 0
         write_sounds(folder)
-        at = 0
-        while True:
-            at += int(rng.integers(1, 10))
-            kind = KINDS[number % len(KINDS)] if number < times else ""
-            status = run(folder, kind, at, float(rng.uniform(0, 0.1)))
-            write_sounds(folder)
-            if status == 0:
-                break
-            assert kind, f"the training ended with {status}"
-            number += 1
-            yield kind, at, check_end(folder, kind)
+        while not (folder / "result.npz").exists():
+            # A process that is killed comes to no other end.
+            kinds = [*map(str, rng.permutation(KINDS[:-1])), KINDS[-1]][: times - number]
+            places = at + np.cumsum(rng.integers(1, 10, len(kinds)))
+            plan = [(kind, int(place), float(rng.uniform(0, 0.1))) for kind, place in zip(kinds, places, strict=True)]
+            for each in run(folder, plan):
+                number, at = number + 1, each[1]
+                yield each
         check_result(folder, whole)
 
 
 @click.command()
 @click.option("--times", default=50, show_default=True, help="Ends of a training.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--child", nargs=4, type=str, hidden=True, default=None)
-def main(times: int, seed: int, child: tuple[str, str, str, str] | None) -> None:
+@click.option("--child", nargs=2, type=str, hidden=True, default=None)
+def main(times: int, seed: int, child: tuple[str, str] | None) -> None:
     """End a training at random updates, resume it, and compare the result with that of an undisturbed training."""
     if child is not None:
-        folder, kind, at, delay = child
-        train(Path(folder), kind, int(at), float(delay))
+        train_on(Path(child[0]), json.loads(child[1]))
         return
     lost: dict[str, list[int]] = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as parent:
