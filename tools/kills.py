@@ -76,7 +76,8 @@ def train_on(folder: Path, plan: list[End]) -> None:
     """Train until the plan or the training ends; print the number of updates that each end loses."""
     for kind, at, delay in plan:
         try:
-            return train(folder, (kind, at, delay))
+            train(folder, (kind, at, delay))
+            return
         except (Exception, KeyboardInterrupt):
             write_sounds(folder)
             click.echo(json.dumps([kind, at, check_end(folder, kind)]))
