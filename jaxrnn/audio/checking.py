@@ -53,8 +53,8 @@ def check_share(skip: float | None) -> None:
         raise InputError(f"`skip` is the largest share of recordings to leave out, from 0 to 1, not {skip}")
 
 
-#: A function that reads a recording, and returns what should be the same in all; an InputError has the fault.
-Examine = Callable[[Location], str]
+#: A function of a recording, and of ``headers``, that returns what should be the same in all; an InputError is a fault.
+Examine = Callable[..., str]
 
 
 def faults_within(paths: Sequence[Location], examine: Examine, check: bool, skip: float) -> dict[Location, str]:

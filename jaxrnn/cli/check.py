@@ -58,7 +58,9 @@ def check(
     for paths, examine in _recordings(place, rate, overrides):
         examine = functools.partial(examine, headers=headers)
         checked = check_recordings(paths, examine, progress=False if wants_json() else None)
-        count, faults, others = count + checked.count, faults | checked.faults, others | checked.others
+        count += checked.count
+        faults.update(checked.faults)
+        others.update(checked.others)
     named = ({str(path): text for path, text in each.items()} for each in (faults, others))
     result = {"place": place, "recordings": count, "headers": headers, **dict(zip(KEYS, named, strict=True))}
     show(result, _report)
