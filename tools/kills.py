@@ -32,7 +32,7 @@ KINDS = ("SIGTERM", "exception", "file", "SIGKILL")
 RATE = 8_000
 
 
-#: An end: the kind, the update, and the seconds from the update to a signal.
+#: An end: the kind, the updates from the start of a run on, and the seconds from the update to a signal.
 End = tuple[str, int, float]
 
 
@@ -43,17 +43,22 @@ def train(folder: Path, end: End | None) -> None:
     from jaxrnn.demo import PACKAGED
     from jaxrnn.training import Callback, Checkpoints, Mixtures, fit, logs, losses
 
-    kind, at, delay = end or ("", 0, 0.0)
+    kind, after, delay = end or ("", 0, 0.0)
     timer = threading.Timer(delay, lambda: os.kill(os.getpid(), getattr(signal, kind)))
     timer.daemon = True
 
     class Ending(Callback):
+        def begin(self, training: Any) -> None:
+            self.at = len(training.history) + after
+
         def update(self, record: Mapping[str, Any], training: Any) -> None:
-            if record["step"] == at and kind == "exception":
+            if record["step"] != self.at or not kind:
+                return
+            if kind == "exception":
                 raise RuntimeError("the callback failed")
-            if record["step"] == at and kind == "file":
+            if kind == "file":
                 (folder / "noise.wav").write_bytes(b"broken")
-            elif record["step"] == at:
+            else:
                 timer.start()
 
         def end(self) -> None:
@@ -74,13 +79,13 @@ def train(folder: Path, end: End | None) -> None:
 
 def train_on(folder: Path, plan: list[End]) -> None:
     """Train until the plan or the training ends; print the number of updates that each end loses."""
-    for kind, at, delay in plan:
+    for end in plan:
         try:
-            train(folder, (kind, at, delay))
+            train(folder, end)
             return
         except (Exception, KeyboardInterrupt):
             write_sounds(folder)
-            click.echo(json.dumps([kind, at, check_end(folder, kind)]))
+            click.echo(json.dumps([end[0], *check_end(folder, end[0])]))
     train(folder, None)
 
 
@@ -92,7 +97,7 @@ def run(folder: Path, plan: list[End]) -> Iterator[tuple[str, int, int]]:
     ran = subprocess.run(command, env=os.environ | cache, capture_output=True, text=True, check=False)
     yield from map(json.loads, ran.stdout.splitlines())
     if ran.returncode == -signal.SIGKILL:
-        yield "SIGKILL", plan[-1][1], check_end(folder, "SIGKILL")
+        yield "SIGKILL", *check_end(folder, "SIGKILL")
     else:
         assert ran.returncode == 0, ran.stderr
 
@@ -112,24 +117,24 @@ def write_sounds(folder: Path) -> None:
     soundfile.write(folder / "noise.wav", 0.1 * rng.standard_normal(RATE), RATE)
 
 
-def check_end(folder: Path, kind: str) -> int:
-    """Check what an end left, and return the number of updates that are lost."""
+def check_end(folder: Path, kind: str) -> tuple[int, int]:
+    """Check what an end left; return the last update, and the number of updates that are lost."""
     done = [record["step"] for record in history_of(folder)] if (folder / "run" / "history.jsonl").exists() else []
     kept = max((int(each.name) for each in (folder / "run").iterdir() if each.name.isdigit()), default=0)
     assert done == [*range(1, len(done) + 1)], f"{kind}: the history has the updates {done}"
     lost = len(done) - kept
     assert lost <= (EVERY if kind == "SIGKILL" else 0), f"{kind}: {lost} updates lost, of {len(done)}"
-    return max(lost, 0)
+    return len(done), max(lost, 0)
 
 
 def check_result(folder: Path, whole: Path) -> None:
     """Check that a training is the same as the one that nothing ended, with complete logs."""
     from jaxrnn.training.callbacks import values_in
 
-    expected, found = (dict(np.load(each / "result.npz")) for each in (whole, folder))
-    assert all(expected[name].tobytes() == found[name].tobytes() for name in expected), "other parameters"
+    with np.load(whole / "result.npz") as expected, np.load(folder / "result.npz") as found:
+        assert all(expected[name].tobytes() == found[name].tobytes() for name in expected), "other parameters"
     assert history_of(folder) == history_of(whole), "another history"
-    rows = list(csv.DictReader((folder / "run" / "history.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((folder / "run" / "history.csv").read_text(encoding="utf-8").splitlines()))
     assert [float(row["loss"]) for row in rows] == [record["loss"] for record in history_of(whole)], "another CSV"
     losses = {step: value for (step, tag), value in values_in(folder / "run" / "tensorboard").items() if tag == "loss"}
     assert losses == {each["step"]: np.float32(each["loss"]) for each in history_of(whole)}, "other events"
@@ -142,15 +147,13 @@ def ends(times: int, seed: int, parent: Path) -> Iterator[tuple[str, int, int]]:
     write_sounds(whole)
     list(run(whole, []))
     while number < times:
-        folder, at = Path(tempfile.mkdtemp(dir=parent)), 0
+        folder = Path(tempfile.mkdtemp(dir=parent))
         write_sounds(folder)
         while not (folder / "result.npz").exists():
             # A process that is killed comes to no other end.
             kinds = [*map(str, rng.permutation(KINDS[:-1])), KINDS[-1]][: times - number]
-            places = at + np.cumsum(rng.integers(1, 10, len(kinds)))
-            plan = [(kind, int(place), float(rng.uniform(0, 0.1))) for kind, place in zip(kinds, places, strict=True)]
-            for each in run(folder, plan):
-                number, at = number + 1, each[1]
+            for each in run(folder, [(kind, int(rng.integers(1, 10)), float(rng.uniform(0, 0.1))) for kind in kinds]):
+                number += 1
                 yield each
         check_result(folder, whole)
 
