@@ -30,7 +30,9 @@ def main(manifest: Path, out: Path) -> None:
     except jaxrnn.JaxrnnError as error:
         raise click.ClickException(str(error)) from error
     for name, summary in results.document["summary"].items():
-        click.echo(f"{name}: {summary['mean']:.2f} dB ({summary['low']:.2f} to {summary['high']:.2f})")
+        mean, *ends = ("none" if summary[key] is None else f"{summary[key]:.2f} dB" for key in ("mean", "low", "high"))
+        interval = "too few for an interval" if "none" in ends else " to ".join(ends)
+        click.echo(f"{name}: {mean} ({interval}, n = {summary['n']})")
     click.echo(f"wrote {out / 'results.parquet'}, {out / 'results.json'} and {out / 'report.html'}")
 
 

@@ -17,11 +17,13 @@ from training_cases import examples, flat_fit, furthest, in_order, jax_tree, mea
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.training import Optimizer, Sequences, Validation, fit, validate
-from jaxrnn.training.batches import drawn_order, made_ahead
+from jaxrnn.training import Checkpoints, EarlyStopping, Optimizer, Sequences, Validation, fit, validate
+from jaxrnn.training.batches import drawn_order, example_order, made_ahead
+from jaxrnn.training.examples import NpzFiles, make_source
 from jaxrnn.training.layout import make_layout
 from jaxrnn.training.losses import ctc
 from jaxrnn.training.optimizers import learning_rate
+from jaxrnn.training.sharding import Placement
 from jaxrnn.training.updates import Forward
 
 RATE = 0.05
@@ -349,7 +351,8 @@ def test_validation_keeps_the_best_and_stops_early(tmp_path):
         optimizer=Optimizer(learning_rate=0.1),
         sequences=Sequences(time_axis=1),
         metrics={"square": mean_square},
-        validation=Validation(held_out, every=5, patience=3),
+        validation=Validation(held_out, every=5),
+        callbacks=[EarlyStopping(3)],
     )
     assert fitted.stopped == "patience"
     measured = {r["step"]: r["validation_loss"] for r in fitted.history if "validation_loss" in r}
@@ -363,6 +366,92 @@ def test_validation_keeps_the_best_and_stops_early(tmp_path):
     fitted.plot(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+
+
+LENGTHS = np.random.default_rng(2).integers(1, 60, 41)
+BY_FRAMES = Sequences(time_axis=1, batch_frames=130, bucket=12)
+
+
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory):
+    """Examples of unequal lengths, in memory and in files."""
+    folder, data = tmp_path_factory.mktemp("unequal"), examples(LENGTHS)
+    for number, example in enumerate(data):
+        np.savez(folder / f"{number:02d}.npz", **example)
+    return data, NpzFiles(folder)
+
+
+def test_batches_by_frames_have_each_example_once(unequal):
+    layout, placement = make_layout(recurrent_model("time"), BY_FRAMES, "first", unequal[0][0]), Placement(None, 6)
+    orders = [example_order(make_source(data, 0), layout, placement, seed=3, epochs=2) for data in unequal]
+    batches, again = ([order[place] for place in range(len(order))] for order in orders)
+    assert batches == again
+    half = len(batches) // 2
+    assert batches[:half] != batches[half:]
+    for epoch in (batches[:half], batches[half:]):
+        assert sorted(number for batch in epoch for number in batch) == list(range(41))
+        padded = [-(-max(LENGTHS[list(batch)]) // 12) * 12 * len(batch) for batch in epoch]
+        assert max(padded) <= 130
+        assert max(map(len, epoch)) == 6
+        assert sum(padded) < 1.5 * LENGTHS.sum()
+
+
+@pytest.mark.thorough
+def test_batches_by_frames_train_and_validate(unequal, tmp_path):
+    """Results are those of batches of one, and a resumed training is the same to the last bit."""
+    model, (data, files) = recurrent_model("time"), unequal
+    measured = [
+        validate(model, model.params, files, mean_square, sequences=sequences, batch_size=size)["loss"]
+        for sequences, size in ((BY_FRAMES, 6), (Sequences(time_axis=1, bucket=12), 1))
+    ]
+    assert measured[0] == pytest.approx(measured[1], rel=1e-6)
+    train = functools.partial(fit, model, files, mean_square, sequences=BY_FRAMES, batch_size=6, seed=3)
+    whole = train(epochs=2)
+    train(steps=7, checkpoints=tmp_path / "run")
+    resumed = train(epochs=2, checkpoints=tmp_path / "run")
+    assert (resumed.resumed_from, same(resumed.params, whole.params)) == (7, True)
+    order = example_order(
+        make_source(data, 0), make_layout(model, BY_FRAMES, "", data[0]), Placement(None, 6), seed=3, epochs=2
+    )
+    assert whole.step == len(order)
+    few, options = [data[number] for number in order[0]], {"optimizer": Optimizer("sgd", learning_rate=0.1)}
+    first = train(steps=1, **options)
+    alone = fit(
+        model, few, mean_square, steps=1, batch_size=len(few), sequences=Sequences(time_axis=1, bucket=12), **options
+    )
+    for name, array in alone.params.items():
+        np.testing.assert_allclose(first.params[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_batches_by_frames_that_cannot_be(unequal):
+    model, data = recurrent_model("time"), unequal[0]
+    for of, options, said in (
+        (data, {"batch_frames": 50}, f"less than the {max(LENGTHS)} frames of example {LENGTHS.argmax()}"),
+        (data, {"batch_frames": 200, "chunk": 4}, "batch_frames= needs time_axis=, and whole sequences"),
+        (lambda rng: data[0], {"batch_frames": 200}, "batch_frames= needs a sequence of examples"),
+    ):
+        with pytest.raises(jaxrnn.InputError, match=said):
+            fit(model, of, mean_square, steps=1, sequences=Sequences(time_axis=1, **options))
+
+
+def test_early_stopping_counts_the_validations_of_the_history(tmp_path):
+    """A training that was interrupted between validations stops after the same update, and does not go on later."""
+    model, data, held_out = recurrent_model("time"), examples([6] * 4), examples([4, 7], seed=9)
+
+    def train(steps, folder):
+        options = {"optimizer": Optimizer(learning_rate=0.1), "sequences": Sequences(time_axis=1), "batch_size": 2}
+        options |= {"validation": Validation(held_out, every=5), "checkpoints": Checkpoints(tmp_path / folder, every=1)}
+        return fit(model, data, mean_square, steps=steps, callbacks=[EarlyStopping(3)], **options)
+
+    whole = train(500, "whole")
+    train(whole.step - 8, "cut")
+    train(whole.step - 3, "cut")
+    cut = train(500, "cut")
+    assert (cut.step, cut.best_step, cut.resumed_from) == (whole.step, whole.best_step, whole.step - 3)
+    again = train(500, "cut")
+    assert (again.stopped, again.step, again.resumed_from) == ("patience", whole.step, whole.step)
+    with pytest.raises(jaxrnn.InputError, match="patience must be a whole number from 1 on"):
+        EarlyStopping(0)
 
 
 @pytest.mark.thorough

@@ -140,8 +140,8 @@ MISTAKES = {
     "shape": ({"data": [{"x": np.zeros((1, 2, 4), "f4"), "target": np.zeros((1, 2, 2))}]}, r"input x: .*4"),
     "words": ({"data": [{"x": np.zeros((1, 2, 3), "f4"), "target": "speech"}]}, "'target' must be an array of numbers"),
     "unlike": (
-        {"data": [{"x": examples([4])[0]["x"]}, *examples([4])], "steps": 9, "batch_size": 1},  # the second is first
-        "'target' is missing, which example",
+        {"data": [*examples([4]), {"x": examples([4])[0]["x"]}], "steps": 9, "batch_size": 1},
+        "example 1: 'target' is missing, which example 0 has",
     ),
     "no end": ({"steps": None}, "either steps=.* or epochs="),
     "two ends": ({"epochs": 2}, "either steps=.* or epochs="),
@@ -156,7 +156,6 @@ MISTAKES = {
     "other axis": ({"time_axis": 2}, r"time is axis 1 in mode 'step'; .* time_axis={'x': 1, 'target': 2}"),
     "unequal": ({"time_axis": None, "data": examples([4, 5, 6])}, r"mode='step', time_axis={'x': 1, 'target': 1}"),
     "mode": ({"mode": "Step"}, "the mode must be one of apply, step, scan, not 'Step' .did you mean 'step'"),
-    "patience": ({"validation": examples([4]), "patience": 0}, "patience must be a whole number from 1 on"),
     "drawn validation": ({"validation": lambda rng: None}, "validation must be a sequence of examples, not"),
     "train": ({"train": "w"}, r"train: no parameter matches 'w' \(did you mean|; there is: W"),
     "freeze": ({"freeze": ["W", "Q*"]}, r"freeze: no parameter matches 'Q\*'"),

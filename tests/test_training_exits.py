@@ -11,6 +11,7 @@ import pytest
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 from jaxrnn.training import Callback, StopTraining, TrainingError
+from tools.kills import KINDS, ends
 
 DATA = examples([5, 9, 7, 4, 6, 8, 3])
 OPTIONS = {"batch_size": 3, "time_axis": 1, "chunk": 3, "every": 100, "learning_rate": 0.02}
@@ -88,6 +89,12 @@ def test_an_update_that_is_not_finite_comes_after_a_checkpoint(model, tmp_path):
         flat_fit(model, data, mean_square, steps=STEPS, checkpoints=tmp_path, **OPTIONS)
     assert (tmp_path / str(raised.value.fitted.step)).is_dir()
     assert all(bool(jnp.isfinite(each).all()) for each in raised.value.fitted.params.values())
+
+
+@pytest.mark.thorough
+def test_processes_that_end_lose_no_more_than_since_the_last_checkpoint(tmp_path):
+    """As ``python -m tools.kills`` shows for 50 ends."""
+    assert {kind for kind, *_ in ends(len(KINDS), 1, tmp_path)} == {*KINDS}
 
 
 def test_a_callback_stops_a_training(model, tmp_path):

@@ -245,10 +245,10 @@ def test_processes_train_as_one(settings, tmp_path, monkeypatch):
     assert said == "", "process 0 alone prints"
     assert "interrupted; run the same command again" in first
     assert "ending after this update; Ctrl-C again ends at once" in second
-    # Each makes its own rows of a batch of 3, which 4 devices fill up with the first; and all see three examples.
+    # Each makes its own rows of a batch of 3, which 4 devices fill up with the first. All look at examples first.
     batches = list(in_order(6, 3, 9))
     for number, rows in enumerate([(0, 1), (2, 0)]):
-        own = [batches[0][0], 0, 3, 5, *(batch[row] for batch in batches for row in rows)]
+        own = [0, 0, 3, 5, *(batch[row] for batch in batches for row in rows)]
         read = [int(line) for line in (tmp_path / f"read.{number}").read_text().split()]
         assert read == own[: len(read)]
         assert len(read) > 4

@@ -95,7 +95,7 @@ def test_a_training_says_what_it_inferred(caplog, capsys):
     assert not caplog.records
     assert capsys.readouterr().err == ""
     assert len(repr(fitted)) < 200
-    assert len(repr(Validation(data * 50, patience=3))) < 200
+    assert len(repr(Validation(data * 50, every=3))) < 200
     assert "mode='scan'" in repr(fitted)
 
 

@@ -499,6 +499,11 @@ def test_event_files_are_read_back(tmp_path):
     file = file.rename(file.with_name("events.out.tfevents.1.first"))  # names have seconds
     file.write_bytes(file.read_bytes() + bytes([200, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5]))
     history = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}, {"step": 3, "loss": 0.125}]
+    # A process that is killed at once leaves the first event of its session.
+    killed, _ = logs("tensorboard", tmp_path)
+    killed.opened(jaxrnn.training.Running(history[:1], dict, lambda count: iter(()))).close()
+    (left,) = {*(tmp_path / "tensorboard").iterdir()} - {file}
+    left.rename(left.with_name("events.out.tfevents.1.second"))
     resumed, _ = logs("tensorboard", tmp_path)
     resumed.begin(jaxrnn.training.Running(history, dict, lambda count: iter(())))
     resumed.update({"step": 4, "loss": 1.0}, running)

@@ -45,6 +45,24 @@ def read_arrays(path: str | os.PathLike[str] | Location) -> np.ndarray | dict[st
             return {name: read_member(archive, member) for name, member in members_of(archive).items()}
 
 
+def read_npz(path: Location) -> dict[str, np.ndarray]:
+    """Return a dict of the arrays of a ``.npz`` file."""
+    loaded = read_arrays(path)
+    if isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")
+    return loaded
+
+
+def read_shapes(path: Location) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a ``.npz`` file, from the headers."""
+    with readable(path), check_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
+        shapes = {}
+        for name, member in members_of(archive).items():
+            with archive.open(member) as header:
+                shapes[name] = check_header(header, member.file_size, name)[0]
+        return shapes
+
+
 @contextlib.contextmanager
 def readable(path: str | os.PathLike[str] | Location) -> Iterator[None]:
     """Convert errors inside of the context to an InputError that names the file."""

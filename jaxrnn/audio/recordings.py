@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,9 @@ UNKNOWN = 2**62
 #: Concurrent readers of files.
 THREADS = 8
 
+#: Samples that are checked at once.
+CHECKED = 2**22
+
 #: The array name of sound and of NPY files.
 SAMPLES = "samples"
 
@@ -54,10 +58,10 @@ def recordings_below(folder: Location, patterns: Sequence[str], what: str = "rec
     return found
 
 
-def open_recording(path: Location, rate: int, *, finite: bool = True) -> Recording:
+def open_recording(path: Location, rate: int | None, *, finite: bool = True) -> Recording:
     """Open a WAV, FLAC or other sound, or a NumPy file of arrays ``[time, ...]``; sound is resampled to ``rate``.
 
-    ``finite`` refuses a sound with NaN or infinities when that part is read.
+    ``rate`` None keeps the rate of the file. ``finite`` refuses a sound with NaN or infinities when that part is read.
     """
     try:
         check_file(path)
@@ -81,14 +85,15 @@ class SoundFile:
     frame: Mapping[str, tuple[int, ...]] = {SAMPLES: ()}
     kinds: Mapping[str, str] = {SAMPLES: "floats"}
 
-    def __init__(self, path: Location, rate: int, finite: bool):
+    def __init__(self, path: Location, rate: int | None, finite: bool):
         self.path, self._finite = path, finite
         self._ranges = None if isinstance(path, Path) else Ranges(path, whole=path.suffix.lower() not in SEEKABLE)
         with self._opened() as file:
-            self._frames, file_rate = file.frames, file.samplerate
+            self._frames, file_rate, channels, said = file.frames, file.samplerate, file.channels, file.extra_info
         if self._frames >= UNKNOWN:
             raise InputError(f"{path} has no length in its header: write the file again with a tool that sets it")
-        self._up, self._down = resampling(path, file_rate, rate)
+        self.form, self._cut = f"{file_rate:,} samples a second in {channels} channel{'s' * (channels > 1)}", _cut(said)
+        self._up, self._down = resampling(path, file_rate, file_rate if rate is None else rate)
         self.length = -(-self._frames * self._up // self._down)
 
     @contextlib.contextmanager
@@ -108,6 +113,13 @@ class SoundFile:
             except TypeError as error:  # raw samples without a header
                 raise InputError(f"{self.path} cannot be read: {error}") from error
             yield file
+
+    def check(self, *, headers: bool = False) -> None:
+        """Read all samples, at the rate of the file; raise an InputError if one is bad or missing."""
+        if self._cut:
+            raise InputError(f"{self.path} is cut: {self._cut}")
+        for first in range(0, 0 if headers else self._frames, CHECKED):
+            self._read(first, min(first + CHECKED, self._frames))
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Read samples ``float32[stop - start]`` at the requested rate, full scale 1."""
@@ -140,6 +152,17 @@ class SoundFile:
         return samples[first - offset : last - offset].astype(np.float32)
 
 
+def _cut(said: str) -> str | None:
+    """Return what libsndfile says of a header that declares more bytes than the file has, or None.
+
+    A program that wrote into a pipe did not know the length, and declared the largest.
+    """
+    for line in re.finditer(r"(\w+) +: (\d+) \(should be (\d+)\)", said):
+        if int(line[3]) < int(line[2]) < 2**31 - 2**16:
+            return f"its header says {int(line[2]):,} bytes, but {int(line[3]):,} are there"
+    return None
+
+
 class ArrayFile:
     """The array of a NPY file, or a dict of the arrays of a NPZ file, each ``[time, ...]``.
 
@@ -161,7 +184,14 @@ class ArrayFile:
         self.kinds: Mapping[str, str] = {
             name: kinds.get(array.dtype.kind, "integers") for name, array in arrays.items()
         }
+        self.form = f"frames of {dict(self.frame)} with {dict(self.kinds)}"
         self._unpacked = {}
+
+    def check(self, *, headers: bool = False) -> None:
+        """Read all numbers; raise an InputError if one is bad or missing."""
+        for first in range(0, 0 if headers else self.length, CHECKED // 16):
+            for name, frames in self.part(first, min(first + CHECKED // 16, self.length)).items():
+                check_finite(frames, f"{self.path}, {name!r}", first)
 
     def _arrays(self) -> Mapping[str, Array]:
         with readable(self.path), self._opened() as file:

@@ -94,7 +94,7 @@ def read_sound(path: str | Path, rate: int | None = None) -> tuple[np.ndarray, i
 
 def check_finite(samples: np.ndarray, path: Any, first: int = 0) -> None:
     """Refuse samples ``[samples, ...]`` of a file, from number ``first`` on, that are NaN or infinite."""
-    if samples.dtype.kind == "f" and not (finite := np.isfinite(samples)).all():
+    if samples.dtype.kind in "fc" and not (finite := np.isfinite(samples)).all():
         place = tuple(np.argwhere(~finite)[0])
         raise InputError(f"{path}: sample {first + place[0]:,} is {samples[place]}: sound has finite samples")
 

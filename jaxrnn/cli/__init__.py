@@ -38,6 +38,7 @@ COMMANDS = {
     "stream": ("jaxrnn.cli.stream:stream", "Run a model over recordings in steps or pulses, and time them."),
     "profile": ("jaxrnn.cli.profile:profile", "Show the time of a model by node or by region."),
     "compile": ("jaxrnn.cli.compile:compile_", "Write a model's step and scan to a file that runs without ONNX."),
+    "check": ("jaxrnn.cli.check:check", "Read recordings, and list every one that cannot be used."),
     "finetune": ("jaxrnn.cli.finetune:finetune", "Train a model on examples, with a file of settings."),
     "export": ("jaxrnn.cli.export:export", "Write an ONNX file: a stream, a step, or trained parameters."),
     "evaluate": ("jaxrnn.cli.evaluate:evaluate", "Run a model over a corpus: metrics, tables and a report."),

@@ -247,6 +247,7 @@ def _result(
         "resumed_from": fitted.resumed_from,
         "best_step": fitted.best_step,
         "stopped": fitted.stopped,
+        "left_out": {str(place): fault for place, fault in getattr(training.arguments["data"], "left_out", {}).items()},
         "seconds": seconds,
         "loss_first_tenth": float(np.mean(losses[:tenth])) if losses else None,
         "loss_last_tenth": float(np.mean(losses[-tenth:])) if losses else None,
@@ -260,6 +261,7 @@ def _result(
 def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     why = " (early: no better validation loss)" if result["stopped"] == "patience" else ""
     yield f"{result['model']}: {result['steps']} updates in {result['seconds']:.1f} s{why}"
+    yield from (f"left out: {fault}" for fault in result["left_out"].values())
     first, last = text_of(result["loss_first_tenth"]), text_of(result["loss_last_tenth"])
     yield f"loss: {first} in the first tenth of them, {last} in the last"
     before, after = result["validation_before"], result["validation_after"]

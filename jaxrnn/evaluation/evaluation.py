@@ -17,6 +17,7 @@ import polars as pl
 from jaxrnn._files.messages import near
 from jaxrnn._files.progress import progress_bar
 from jaxrnn._files.stores import Location, location
+from jaxrnn.audio.checking import check_recordings, check_share, examine_recording, refuse_faults
 from jaxrnn.audio.contents import identity_of
 from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, checked, columns_of, probe
 from jaxrnn.audio.waveforms import Waveform
@@ -50,6 +51,8 @@ class Evaluation:
         out: the results folder; units that are finished there are not computed again.
         trust_names: True to continue with recordings of a store that gives neither versions nor ETags, if names and
             sizes are equal.
+        check: True to read all samples of all recordings and references first.
+        skip: the largest share of recordings with an error, as in `evaluate`.
         facts: other facts that determine the results, such as files or settings of a system of your own, so that
             different evaluations are not mixed. `Framed` and `Offline` need no facts. A `Stepper` of your own is
             identified by a `fingerprint`, or else by the spec.
@@ -80,6 +83,8 @@ class Evaluation:
         out: Location,
         *,
         trust_names: bool = False,
+        check: bool = False,
+        skip: float | None = None,
         facts: Mapping[str, Any] | None = None,
         batch: int = BATCH,
         chunk: float = CHUNK,
@@ -97,6 +102,12 @@ class Evaluation:
         check_metrics(self.metrics, system, self.corpus)
         self.outputs = out / OUTPUTS if keep else None
         self.computing = computing or Evaluator(system, self.metrics, batch=batch, chunk=chunk, outputs=self.outputs)
+        if check:
+            found = check_recordings(recordings_of(self.corpus), functools.partial(examine_recording, rate=system.rate))
+            faulty = [[found.faults[x] for x in recordings_of([item]) if x in found.faults] for item in self.corpus]
+            refuse_faults(map("; ".join, filter(None, faulty)), len(self.corpus), skip or 0.0)
+        check_share(skip)
+        self._skip = skip
         self._facts = dict(facts or {})
         if hasattr(system, "identity"):
             self._facts["system"] = system.identity  # pyright: ignore[reportAttributeAccessIssue]
@@ -133,12 +144,14 @@ class Evaluation:
             watch: a function that is called with each finished unit and the rows of the unit.
 
         Raises:
-            InputError: a different process uses this folder, the folder has results of other versions or devices, or
-                the disk is full. Finished units are kept.
+            InputError: a different process uses this folder, the folder has results of other versions or devices, more
+                recordings than `skip` allows have an error, or the disk is full. Finished units are kept.
         """
         counts = [metric.pool.key for metric in self.metrics if metric.pool is not None]
         with self.parts.writing():
             finished = self.parts.finished()
+            faults = self._faults()
+            self._refuse(faults)
             if len(finished) == len(self.units) and self.parts.environment is not None:
                 return
             try:
@@ -148,11 +161,22 @@ class Evaluation:
                     unfinished = (unit for unit in chosen if unit.index not in finished)
                     for unit, rows in self.computing.compute(unfinished):
                         self.parts.finish(unit.index, frame_of(rows, unit.places, counts))
+                        faults += [row["error"] for row in rows if row["error"] is not None]
+                        self._refuse(faults)
                         if watch is not None:
                             watch(unit, rows)
             finally:
                 if self.outputs is not None:
                     discard_partial(self.outputs)
+
+    def _faults(self) -> list[str]:
+        """Return the errors of recordings so far."""
+        return collected(self._scan.select("error").filter(pl.col("error").is_not_null()))["error"].to_list()
+
+    def _refuse(self, faults: list[str]) -> None:
+        """Raise an InputError if too many recordings have an error."""
+        if self._skip is not None:
+            refuse_faults(faults, len(self.corpus), self._skip)
 
     def rows(self) -> list[Row]:
         """Return all rows in the order of ids, with rows for unreadable recordings."""
@@ -209,6 +233,12 @@ class Evaluation:
         return len(self.parts.finished()) == len(self.units)
 
 
+def recordings_of(corpus: Iterable[Item]) -> list[Location]:
+    """Return the recordings and references of a corpus, without tables of segments."""
+    places = [place for each in corpus for place in (each.path, each.reference) if place is not None]
+    return [place for place in places if place.suffix.lower() != ".csv"]
+
+
 def _fingerprint(corpus: Sequence[Item]) -> tuple[dict[str, Any], int]:
     """Return the identity of a corpus, and the number of recordings of unknown content."""
     digest, paths = hashlib.sha256(), []
@@ -247,6 +277,8 @@ def evaluate(
     keep: bool = False,
     unprocessed: bool = False,
     trust_names: bool = False,
+    check: bool = False,
+    skip: float | None = None,
     facts: Mapping[str, Any] | None = None,
     workers: Workers | int | None = None,
     against: Location | str | None = None,
@@ -272,6 +304,10 @@ def evaluate(
             the improvement of each metric.
         trust_names: True to continue with recordings of a store that gives neither versions nor ETags, if names and
             sizes are equal. By default, finished work on such recordings is refused, because they may have changed.
+        check: True to read all samples of all recordings and references first, and to raise an error that lists every
+            fault, if more than a share of ``skip`` have one.
+        skip: the largest share of recordings with an error, such as 0.01. More end the evaluation. By default, any
+            number is left out; each is a row with an error, and the summary counts them.
         facts: other facts that determine the results, for systems and metrics of your own.
         workers: processes that compute; a number means processes on this machine. If ``system`` is a function, each
             worker calls the function. By default, this process computes.
@@ -301,7 +337,8 @@ def evaluate(
         make = functools.partial(make_evaluator, system, built, batch=batch, chunk=chunk, out=out if keep else None)
         pool = WorkerPool(workers, make)
     options: Any = {
-        "trust_names": trust_names,
+        "check": check,
+        "skip": skip,
         "facts": facts,
         "batch": batch,
         "chunk": chunk,

@@ -67,8 +67,8 @@ class UnitMember:
                 self.fail(str(error))
 
     def fail(self, reason: str) -> None:
-        """End with an error, which becomes the row of the recording."""
-        self.error = reason
+        """End with an error, the first of which becomes the row of the recording."""
+        self.error = self.error or reason
         self.discard()
 
     def discard(self) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from jaxrnn._files.stores import Location
+from jaxrnn.audio.checking import Examine, examine_recording
 from jaxrnn.audio.corpus import PATTERNS, Item, from_folder, from_manifest
 from jaxrnn.audio.frames import Frames
 from jaxrnn.audio.networks import Network
@@ -15,7 +17,14 @@ from jaxrnn.audio.sounds import MAX_RATE
 from jaxrnn.audio.waveforms import STFT, Waveform, waveform_of
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.cluster import WorkerPool, Workers
-from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages, check_slices_of, make_evaluator
+from jaxrnn.evaluation.evaluation import (
+    Evaluation,
+    check_main,
+    check_packages,
+    check_slices_of,
+    make_evaluator,
+    recordings_of,
+)
 from jaxrnn.evaluation.framed import Framed
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
 from jaxrnn.evaluation.systems import Offline, System, chunk_frames
@@ -54,6 +63,10 @@ class CorpusSettings(Settings):
     trust_names: bool = False
     """True to continue with recordings of a store that gives neither versions nor ETags, if names and sizes are
     equal."""
+    check: bool = False
+    """True to read all samples first, and to list every fault: files that cannot be read, are empty or cut, NaN."""
+    skip: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The largest share of recordings with an error, such as 0.01; by default any number is left out and counted."""
 
     def check_rules(self) -> None:
         """Check that there is either a folder or a manifest."""
@@ -61,6 +74,10 @@ class CorpusSettings(Settings):
             raise ValueError("expected either folder or manifest")
         if self.manifest is not None and self.reference is not None:
             raise ValueError("a manifest has references in its column 'reference'")
+
+
+#: The keys of the corpus that change no result.
+_KEPT = {"trust_names", "check", "skip"}
 
 
 def _frames(size: int, hop: int, window: str | None = None) -> Frames:
@@ -201,9 +218,17 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     options = {"batch": settings.batch, "chunk": settings.chunk, "out": settings.out if settings.keep else None}
     pool = None if workers is None else WorkerPool(resources, functools.partial(make_evaluator, *made, **options))
     same = settings.model_dump(include={"batch", "chunk", "keep", "slices", "title", "main", "examples"})
-    same["trust_names"] = settings.corpus.trust_names
+    same |= settings.corpus.model_dump(include=_KEPT)
     with file.at():
         return Evaluation(system, corpus, metrics, settings.out, facts={"settings": written}, computing=pool, **same)
+
+
+def recordings_in(path: Path, overrides: Overrides = ()) -> list[tuple[Sequence[Location], Examine]]:
+    """Return the recordings and references of a settings file, with the function that examines them."""
+    file = SettingsFile(EvaluationSettings, path, overrides)
+    system = file.settings.system
+    examine = functools.partial(examine_recording, rate=None if system.function is not None else system.rate)
+    return [(recordings_of(_corpus(file)), examine)]
 
 
 def _workers(file: File, workers: Workers) -> Workers:
@@ -230,7 +255,7 @@ def _corpus(file: File) -> Sequence[Item]:
     with file.at("corpus"):
         if recordings.manifest is not None:
             return from_manifest(recordings.manifest, limit=recordings.limit)
-        return from_folder(**recordings.model_dump(exclude={"manifest", "trust_names"}))
+        return from_folder(**recordings.model_dump(exclude={"manifest", *_KEPT}))
 
 
 def _chunked(file: File) -> System:

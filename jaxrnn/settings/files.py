@@ -139,6 +139,11 @@ class SettingsFile(Generic[Model]):
         return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
+def keys_of(path: str | os.PathLike[str]) -> list[str]:
+    """Return the outer keys of a file of settings, which tell what the file describes."""
+    return [str(key) for key in _read(local_path(path))]
+
+
 class _FaultyKeyError(Exception):
     """A part has read a faulty key, whose mistake is reported separately."""
 

@@ -1,7 +1,7 @@
 """Training: fine-tune an imported model, measure it, and read checkpoints."""
 
 from jaxrnn.errors import TrainingError
-from jaxrnn.training.callbacks import Callback, Running, StopTraining, logs
+from jaxrnn.training.callbacks import Callback, EarlyStopping, Running, StopTraining, logs
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.optimizers import Optimizer
@@ -13,6 +13,7 @@ from jaxrnn.training.validation import validate
 __all__ = [
     "Callback",
     "Checkpoints",
+    "EarlyStopping",
     "Fitted",
     "Mixtures",
     "Optimizer",

@@ -156,6 +156,7 @@ def training_facts(
         "time_axis": layout.axes,
         "chunk": layout.sequences.chunk,
         "bucket": layout.sequences.bucket,
+        "batch_frames": layout.sequences.batch_frames,
         **plain,
     }
     return json.loads(json.dumps(facts, default=np.generic.item))  # options may be numbers of NumPy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
+from jaxrnn._files.progress import progress_bar
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.training.examples import Example, ExampleSource
 from jaxrnn.training.layout import ExampleLayout
@@ -21,6 +23,8 @@ from jaxrnn.training.sharding import Placement
 if TYPE_CHECKING:
     import grain
 
+#: The longest example of a class of lengths over the shortest.
+RATIO = 1.1
 #: The most frames that buckets and chunks may add to a batch.
 MAX_PADDING = 2**26
 
@@ -71,8 +75,10 @@ class Batches:
                 yield self._finish(rows, self._placement.agree(self._sizes(rows)))
 
     def _load(self, batch: int, numbers: tuple[int, ...]) -> _Rows:
-        real = [row < len(numbers) for row in self._placement.own_rows]
-        rows = [numbers[row if exists else 0] for row, exists in zip(self._placement.own_rows, real, strict=True)]
+        count = self._placement.batch_size if self._layout.sequences.batch_frames is None else len(numbers)
+        own = self._placement.own_rows(count)
+        real = [row < len(numbers) for row in own]
+        rows = [numbers[row if exists else 0] for row, exists in zip(own, real, strict=True)]
         read = {}
         for number in dict.fromkeys(rows):
             label, value = self._source.get(number)
@@ -189,6 +195,78 @@ def sequence_order(size: int, batch_size: int, *, seed: int | None = None, epoch
 def drawn_order(batch_size: int, batches: int) -> Order:
     """Return the order of drawn examples."""
     return _grain().MapDataset.range(batches * batch_size).batch(batch_size, batch_fn=tuple)
+
+
+def example_order(
+    source: ExampleSource, layout: ExampleLayout, placement: Placement, *, seed: int | None = None, epochs: int | None
+) -> Order:
+    """Return the order of a sequence of examples, in batches by number, or by frames if the layout says so."""
+    assert source.size is not None, "a sequence has a size"
+    most, sequences = placement.batch_size, layout.sequences
+    if sequences.batch_frames is None:
+        return sequence_order(source.size, most, seed=seed, epochs=epochs)
+    lengths = []
+    with progress_bar("measuring examples", source.size) as show:
+        for number in range(source.size):
+            lengths.append(_frames(source, layout, number))
+            show(number + 1)
+    longest = int(np.argmax(lengths))
+    if -(-lengths[longest] // sequences.bucket) * sequences.bucket > sequences.batch_frames:
+        raise InputError(
+            f"batch_frames={sequences.batch_frames:,} is less than the {lengths[longest]:,} frames of "
+            f"{source.label(longest)}, in multiples of bucket={sequences.bucket:,}"
+        )
+    batches = _ByFrames(np.array(lengths), sequences.batch_frames, sequences.bucket, most, placement.devices, seed)
+    return _grain().MapDataset.range(len(batches)).repeat(epochs).map_with_index(lambda index, _: batches[index])
+
+
+def _frames(source: ExampleSource, layout: ExampleLayout, number: int) -> int:
+    if source.outline is not None:
+        with suppress(KeyError, IndexError):  # of an example that does not fit, which reading explains
+            return layout.frames(source.outline(number))
+    return layout.frames(layout.read(*source.get(number)))
+
+
+class _ByFrames:
+    """Batches of examples of similar lengths, as many as keep the padded frames of a batch below a number.
+
+    An epoch has each example once. Lengths are cut into classes, with `RATIO` from one to the next. The examples of a
+    class that do not fill a batch go to the class of the next longer ones, so that only one batch of an epoch is
+    smaller, and all epochs have the same number of batches.
+    """
+
+    def __init__(self, lengths: np.ndarray, frames: int, unit: int, most: int, devices: int, seed: int | None):
+        self._seed, self._classes = seed, list[tuple[np.ndarray, int]]()
+        left = np.arange(len(lengths))
+        while left.size:
+            longest = -(-int(lengths[left].min() * RATIO) // unit) * unit
+            here = lengths[left] <= longest
+            # The longest example, of which a padded batch is a multiple, may be shorter than the class.
+            rows = min(most, frames // min(longest, -(-int(lengths.max()) // unit) * unit))
+            self._classes.append((left[here], max(1, rows // devices * devices if rows > devices else rows)))
+            left = left[~here]
+        self._epoch = functools.lru_cache(2)(self._made)
+        self._count = len(self._epoch(0))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[int, ...]:
+        epoch, place = divmod(index, self._count)
+        return self._epoch(epoch)[place]
+
+    def _made(self, epoch: int) -> list[tuple[int, ...]]:
+        """Return the batches of an epoch."""
+        rng = None if self._seed is None else np.random.default_rng([self._seed, epoch])
+        batches, left = list[tuple[int, ...]](), np.zeros(0, int)
+        for members, rows in self._classes:
+            members = np.concatenate([left, members])
+            members = members if rng is None else rng.permutation(members)
+            full = len(members) // rows * rows
+            batches += map(tuple, members[:full].reshape(-1, rows).tolist())
+            left = members[full:]
+        batches += [tuple(left.tolist())] if left.size else []
+        return batches if rng is None else [batches[place] for place in rng.permutation(len(batches))]
 
 
 def made_ahead(order: Order, start: int, make: Callable[[int, tuple[int, ...]], T]) -> Generator[T | BaseException]:

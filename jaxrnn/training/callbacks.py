@@ -1,4 +1,4 @@
-"""Callbacks of a training, and logs in files, TensorBoard and Weights & Biases."""
+"""Callbacks of a training: early stopping, and logs in files, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import dataclasses
 import importlib
 import io
 import json
+import math
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,10 @@ class Running:
 
 
 class StopTraining(Exception):  # noqa: N818 - as Python names StopIteration
-    """Raised by the `update` of a callback: the training ends as at its last update, at most two updates later."""
+    """Raised by the `begin` or `update` of a callback: the training ends as at its last update.
+
+    After a validation it ends at once, and otherwise at most two updates later. A text becomes `Fitted.stopped`.
+    """
 
 
 class Callback:
@@ -59,6 +63,36 @@ class Callback:
 
     def end(self) -> None:
         """End, also after an error."""
+
+
+class EarlyStopping(Callback):
+    """A callback that stops a training after ``patience`` validations in a row without a better loss.
+
+    A resumed training counts all validations of its history. `Fitted.stopped` is ``"patience"``.
+
+    Raises:
+        InputError: ``patience`` is not a whole number from 1 on.
+    """
+
+    def __init__(self, patience: int):
+        self.patience = check_count("patience", patience)
+        self._best, self._since = math.inf, 0
+
+    def begin(self, training: Running) -> None:
+        """Count the validations so far."""
+        self._best, self._since = math.inf, 0
+        self._count(training.history)
+
+    def update(self, record: Mapping[str, Any], training: Running) -> None:
+        """Count a validation."""
+        self._count([record])
+
+    def _count(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Count validations, and stop the training if the last ones gave no better loss."""
+        for loss in (record["validation_loss"] for record in records if "validation_loss" in record):
+            self._best, self._since = min(loss, self._best), 0 if loss < self._best else self._since + 1
+        if self._since >= self.patience:
+            raise StopTraining("patience")
 
 
 def logs(
@@ -168,11 +202,12 @@ class _TensorBoard(Callback):
 
     def opened(self, training: Running) -> Any:
         # TensorBoard hides earlier events of updates that a resumed training repeats.
-        done, last = len(training.history), _last_event(self.folder)
+        done = len(training.history)
         options = {"purge_step": done + 1, "flush_secs": 1} if done else {"flush_secs": 1}
+        known = values_in(self.folder)
         writer = self.made.SummaryWriter(str(self.folder), **options)
-        for record in training.history[last:] if done else ():  # which a killed process had not written yet
-            _write_numbers(writer, record)
+        for record in training.history:  # which a killed process had not written yet
+            _write_numbers(writer, record, known)
         return writer
 
     def update(self, record: Mapping[str, Any], training: Running) -> None:
@@ -195,23 +230,36 @@ class _TensorBoard(Callback):
             self.log.close()
 
 
-def _write_numbers(writer: Any, record: Mapping[str, Any]) -> None:
+def _write_numbers(writer: Any, record: Mapping[str, Any], known: Container[tuple[int, str]] = ()) -> None:
     for name in record.keys() - {"step"}:
-        writer.add_scalar(name.replace("validation_", "validation/", 1), record[name], record["step"])
+        tag = name.replace("validation_", "validation/", 1)
+        if (record["step"], tag) not in known:
+            writer.add_scalar(tag, record[name], record["step"])
 
 
-def _last_event(folder: Path) -> int:
-    """Return the last update of which TensorBoard's files in a folder have an event; 0 without events.
+def values_in(folder: Path) -> dict[tuple[int, str], float]:
+    """Return the values that TensorBoard shows of the files in a folder, by update and name; 0 for sounds.
+
+    The first event of a resumed training hides earlier events from the same update on.
+    """
+    found: dict[tuple[int, str], float] = {}
+    for event in _events_in(folder):
+        if event.HasField("session_log"):
+            found = {key: value for key, value in found.items() if key[0] < event.step}
+        found |= {(event.step, each.tag): each.simple_value for each in event.summary.value}
+    return found
+
+
+def _events_in(folder: Path) -> Iterator[Any]:
+    """Yield the events of TensorBoard's files in a folder.
 
     A record is its length, a checksum, an event and another checksum. A killed process leaves an incomplete last one.
     """
-    last = 0
-    for path in folder.glob("*.tfevents.*"):
+    for path in sorted(folder.glob("*.tfevents.*")):
         rest = memoryview(path.read_bytes())
         while len(rest) >= 12 and len(rest) >= (size := 16 + int.from_bytes(rest[:8], "little")):
-            event = importlib.import_module("tensorboardX.proto.event_pb2").Event.FromString(bytes(rest[12 : size - 4]))
-            last, rest = max(last, event.step), rest[size:]
-    return last
+            yield importlib.import_module("tensorboardX.proto.event_pb2").Event.FromString(bytes(rest[12 : size - 4]))
+            rest = rest[size:]
 
 
 class _WandB(_TensorBoard):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.arrays import read_npz, read_shapes
 from jaxrnn._files.messages import describe, near_or_all
 from jaxrnn._files.stores import Location
+from jaxrnn.audio.checking import examine_example, faults_within
 from jaxrnn.audio.contents import facts_of, recordings_at
 from jaxrnn.errors import InputError
 from jaxrnn.steps.specs import ArraySpec, widens
@@ -24,11 +25,15 @@ _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex1
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSource:
-    """A source of numbered examples. ``size`` is None without an end; ``label`` names an example in messages."""
+    """A source of numbered examples. ``size`` is None without an end; ``label`` names an example in messages.
+
+    ``outline`` returns arrays of the shapes of an example, where these are known without the example.
+    """
 
     size: int | None
     label: Callable[[int], str]
     make: Callable[[int], Any]
+    outline: Callable[[int], Any] | None = None
 
     def get(self, number: int) -> tuple[str, Any]:
         """Return the label of an example, and the example."""
@@ -50,7 +55,8 @@ def make_source(data: Any, seed: int | None, *, what: str = "data") -> ExampleSo
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if not len(data):
             raise InputError(f"{what} is empty: it must have at least one example")
-        return ExampleSource(len(data), getattr(data, "label", "example {}".format), data.__getitem__)
+        label, outline = getattr(data, "label", "example {}".format), getattr(data, "outline", None)
+        return ExampleSource(len(data), label, data.__getitem__, outline)
     if callable(data) and seed is not None:
         # A generator per example: an example depends only on the seed and its number.
         return ExampleSource(
@@ -105,11 +111,14 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
     """A sequence of examples in ``.npz`` files, one per file, read on access.
 
     ``files`` is a folder, or a pattern with ``*``, ``?`` or ``**``, as a path or URL. Files are sorted by name. A
-    missing file is an InputError, an unreachable store a StoreError. ``trust_names`` is as in `Mixtures`.
+    missing file is an InputError, an unreachable store a StoreError. ``trust_names``, ``check``, ``skip`` and
+    ``left_out`` are as in `Mixtures`.
     """
 
-    def __init__(self, files: Location, *, trust_names: bool = False):
+    def __init__(self, files: Location, *, trust_names: bool = False, check: bool = False, skip: float = 0.0):
         self.files, self.trust_names = recordings_at(files, ["*.npz"], "examples"), trust_names
+        self.left_out = faults_within(self.files, examine_example, check, skip)
+        self.files = [path for path in self.files if path not in self.left_out]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -124,14 +133,10 @@ class NpzFiles(Sequence[dict[str, np.ndarray]]):
             raise TypeError("examples are read one at a time: the index must be a number")
         return read_npz(self.files[index])
 
+    def outline(self, index: int) -> dict[str, np.ndarray]:
+        """Return zeros of the shapes of an example, read from the headers."""
+        return {name: np.broadcast_to(0, shape) for name, shape in read_shapes(self.files[index]).items()}
+
     def label(self, index: int) -> str:
         """Return the name of an example for messages."""
         return f"example {index} ({self.files[index].name})"
-
-
-def read_npz(path: Location) -> dict[str, np.ndarray]:
-    """Return a dict of the arrays of a ``.npz`` file."""
-    loaded = read_arrays(path)
-    if isinstance(loaded, np.ndarray):
-        raise InputError(f"{path} holds one array without a name; write it with numpy.savez(path, name=array)")
-    return loaded

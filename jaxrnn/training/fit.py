@@ -26,7 +26,7 @@ from jaxrnn.training.agreement import (
     first_of,
     training_facts,
 )
-from jaxrnn.training.batches import Batches, drawn_order, sequence_order
+from jaxrnn.training.batches import Batches, drawn_order, example_order
 from jaxrnn.training.callbacks import HISTORY, Callback, LogFile
 from jaxrnn.training.checkpoints import Folder, open_folder
 from jaxrnn.training.examples import make_source
@@ -92,7 +92,7 @@ def fit(
             selects parameters. The default is adam for all parameters. A line search gets the loss of the batch.
         sequences: Time axis, chunks and padding of sequences.
         metrics: A dict of further functions like the loss, measured on the validation examples, or else on the batches.
-        validation: A sequence of examples, or a `Validation`, which also sets the interval and early stopping.
+        validation: A sequence of examples, or a `Validation`, which also sets the interval.
         checkpoints: A folder for checkpoints, or a `Checkpoints`. A training resumes from the newest checkpoint.
         params: Initial parameters, by default from the file.
         devices: Devices to split a batch over; all by default. Rows without weight fill up a batch that does not divide
@@ -100,8 +100,8 @@ def fit(
         dtype: Compute dtype, as in `Model.apply`. Trained parameters stay in the types of the file.
         seed: The random seed.
         progress: True to show a progress bar on standard error; by default if standard error is a terminal.
-        callbacks: Objects that watch the training, such as loggers of `jaxrnn.training.logs`. A folder of
-            checkpoints always has the history in the file ``history.jsonl``.
+        callbacks: Objects that watch or stop the training, such as loggers of `jaxrnn.training.logs` and
+            `EarlyStopping`. A folder of checkpoints always has the history in the file ``history.jsonl``.
 
     Returns:
         Parameters and history.
@@ -143,10 +143,8 @@ def fit(
     check_end(steps, epochs, source.size)
     if source.size is not None and source.size < batch_size:
         raise InputError(f"batch_size={batch_size} is more than the {source.size} examples in data")
-    if source.size is None:
-        order = drawn_order(batch_size, steps or 0)
-    else:
-        order = sequence_order(source.size, batch_size, seed=seed, epochs=epochs)
+    if source.size is None and sequences.batch_frames is not None:
+        raise InputError("batch_frames= needs a sequence of examples; drawn examples have a length of your choice")
 
     trained = trained_names(network, optimizer.train, optimizer.freeze)
     start = start_values(network, params, trained, dtype)
@@ -154,16 +152,20 @@ def fit(
     frozen = {name: value for name, value in start.items() if name not in trained}
     changed = {name: value for name, value in frozen.items() if digest(value) != digest(network.params[name])}
 
-    first = order[0]
-    assert first, "a batch has examples"
-    layout = make_layout(network, sequences, *source.get(first[0]))
+    layout = make_layout(network, sequences, *source.get(0))
     if layout.reason:
         announce(
             f"{network.label} is trained in {layout}, because {layout.reason}; "
             f"mode and time_axis of `sequences` say otherwise",
             progress,
         )
+    for fault in getattr(data, "left_out", {}).values():
+        announce(f"left out: {fault}", progress is not False)
     placement = Placement(devices, batch_size)
+    if source.size is None:
+        order = drawn_order(batch_size, steps or 0)
+    else:
+        order = example_order(source, layout, placement, seed=seed, epochs=epochs)
     on_batches = functions if validation is None else {}
     forward = Forward(network, layout, loss, on_batches, dtype)
     updates = Updates(forward, optimizer, placement, frozen)
@@ -193,7 +195,7 @@ def fit(
             "steps": steps,
             "epochs": epochs,
             "metrics": sorted(functions),
-            "validation": None if validation is None else {"every": validation.every, "patience": validation.patience},
+            "validation": None if validation is None else {"every": validation.every},
             "checkpoints": None if checkpoints is None else {"every": checkpoints.every, "resume": checkpoints.resume},
             "examples in data": digest_of_examples(placement, source, layout),
         },
@@ -282,8 +284,9 @@ class Fitted:
             and after a validation ``validation_loss`` and ``validation_NAME``.
         step: Number of updates.
         best_step: The update after which `params` were taken.
-        stopped: ``"steps"`` for the requested end, ``"patience"`` for early stopping, ``"callback"`` after
-            `StopTraining`; ``"error"`` or ``"interrupt"`` in the attribute ``fitted`` of an exception.
+        stopped: ``"steps"`` for the requested end; in the first process the text of `StopTraining`, such as
+            ``"patience"`` of `EarlyStopping`, or else ``"callback"``; ``"error"`` or ``"interrupt"`` in the attribute
+            ``fitted`` of an exception.
         sequences: The options of sequences, with the inferred mode and time axes.
         resumed_from: The update of the checkpoint from which this run continued; 0 for a run from the start.
     """

@@ -33,6 +33,9 @@ from jaxrnn.training.train_state import Record, TrainState
 from jaxrnn.training.updates import Forward, Updates, UpdateState
 from jaxrnn.training.validation import Validator
 
+#: The end of a training by a `StopTraining` without a text.
+STOPPED = "callback"
+
 
 @dataclasses.dataclass(frozen=True)
 class _PendingUpdate:
@@ -60,7 +63,7 @@ class TrainingLoop:
     progress: bool | None
     callbacks: Sequence[Callback] = ()
     watched: bool = False  # whether the first process has callbacks that may stop the training
-    _stopping: bool = False
+    _stopping: str = ""  # the reason that a callback of the first process gives
     _pending: _PendingUpdate | None = None
     _told: int = 0
     _padding_checked: bool = False
@@ -80,15 +83,15 @@ class TrainingLoop:
                     self._validate(show)
                 for callback in self.callbacks:
                     watching.callback(callback.end)
-                    callback.begin(self._running)
-                if not (self._complete or self._out_of_patience):
+                    with self._stoppable():
+                        callback.begin(self._running)
+                if not (self._complete or self._is_stopped()):
                     with closing(self.batches.make(self.order, self.state.counters.position.batch)) as made:
                         for batch in made:
                             if self._train_on(batch, show):
                                 break
                 self._settle(show)
-                if not self._out_of_patience:
-                    self._validate(show)
+                self._validate(show)
                 self._save()
                 self._tell()
             except AgreedInterrupt:
@@ -105,7 +108,7 @@ class TrainingLoop:
                     except Exception as other:
                         error.add_note(f"then also, while the training ended: {type(other).__name__}: {other}")
                 raise
-        return "steps" if self._complete else "callback" if self._stopping else "patience"
+        return "steps" if self._complete else self._stopping
 
     def _train_on(self, batch: Batch, show: Shown) -> bool:
         """Run updates for the remaining chunks of a batch; returns True at the end of the training."""
@@ -115,7 +118,7 @@ class TrainingLoop:
         elif position.batch == batch.number:
             first = position.chunk
         if not first:
-            arrays = arrays._replace(carry=self.updates.fresh_carry)
+            arrays = arrays._replace(carry=self.updates.fresh_carry(len(batch.labels)))
         for index in range(first, len(batch.chunks)):
             chunk, step = batch.chunks[index], self.state.step + 1 + (self._pending is not None)
             self._check_padding(arrays, batch, chunk)
@@ -134,9 +137,10 @@ class TrainingLoop:
                 self._settle(show)
             if validates:
                 self._validate(show)
+                self._tell()
             if saves:
                 self._save()
-            if step == self.steps or self._out_of_patience or self._is_stopped():
+            if step == self.steps or self._is_stopped():
                 return True
             self.updates.placement.check_interrupt(step)
         return False
@@ -185,16 +189,21 @@ class TrainingLoop:
         records, self._told = self.state.history[self._told :], self.state.step
         for record in records:
             for callback in self.callbacks:
-                try:
+                with self._stoppable():
                     callback.update(record, self._running)
-                except StopTraining:
-                    self._stopping = True
+
+    @contextlib.contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        try:
+            yield
+        except StopTraining as stop:
+            self._stopping = self._stopping or str(stop) or STOPPED
 
     def _is_stopped(self) -> bool:
         """Return True in all processes if a callback of the first has stopped the training."""
-        if self.watched:
-            self._stopping = bool(self.updates.placement.agree([int(self._stopping)]).any())
-        return self._stopping
+        if self.watched and self.updates.placement.agree([bool(self._stopping)]).any():
+            self._stopping = self._stopping or STOPPED
+        return bool(self._stopping)
 
     @functools.cached_property
     def _running(self) -> Running:
@@ -228,11 +237,6 @@ class TrainingLoop:
             except JaxrnnError as error:
                 problem = error
             self.updates.placement.agree([], problem)
-
-    @property
-    def _out_of_patience(self) -> bool:
-        patience = None if self.validator is None else self.validator.options.patience
-        return patience is not None and self.state.counters.patience_counter >= patience
 
     @property
     def _complete(self) -> bool:

@@ -38,17 +38,22 @@ class Sequences:
             is an update. State crosses chunks of a batch, gradients do not. Ended examples do not count.
         bucket: Lengths are padded to multiples of this number, so that fewer lengths are compiled. With ``chunk``,
             lengths are padded to whole chunks instead.
+        batch_frames: The most frames in a batch, padded frames included: seconds times frames per second. Examples of
+            similar lengths share a batch, and ``batch_size`` is the most examples in a batch. An epoch has each example
+            once; the lengths of all examples are read first. By default, a batch has ``batch_size`` examples.
         remat: Recomputation in the backward pass of recurrences to save memory: None, ``"sqrt"``, or a number of
             frames.
 
     Raises:
-        InputError: The mode is unknown, a number is out of range, or ``chunk`` is given without ``time_axis``.
+        InputError: The mode is unknown, a number is out of range, or ``chunk`` or ``batch_frames`` come without
+            ``time_axis``.
     """
 
     mode: Literal["apply", "step", "scan"] | None = None
     time_axis: TimeAxis = None
     chunk: int | None = None
     bucket: int = 1
+    batch_frames: int | None = None
     remat: Remat = None
 
     def __post_init__(self):
@@ -57,6 +62,10 @@ class Sequences:
         if not isinstance(self.time_axis, int | Mapping | None):
             raise InputError(f"time_axis must be a number, or a dict of numbers by name, not {self.time_axis!r}")
         check_count("bucket", self.bucket)
+        if self.batch_frames is not None:
+            check_count("batch_frames", self.batch_frames)
+            if self.time_axis is None or self.chunk is not None:
+                raise InputError("batch_frames= needs time_axis=, and whole sequences: chunk= already bounds memory")
         if self.chunk is not None:
             check_count("chunk", self.chunk)
             if self.time_axis is None:
@@ -77,12 +86,11 @@ SEQUENCES = Sequences()
 @short_repr
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """Examples for validation, and early stopping.
+    """Examples for validation.
 
     Attributes:
         data: A sequence of examples, as in `fit`.
         every: Updates between validations. A validation also follows the last update.
-        patience: Validations without a better loss before early stopping; None disables early stopping.
 
     Raises:
         InputError: ``data`` is empty or not a sequence, or a number is out of range.
@@ -90,13 +98,10 @@ class Validation:
 
     data: Sequence[Mapping[str, Any]]
     every: int = 100
-    patience: int | None = None
 
     def __post_init__(self):
         make_source(self.data, None, what="validation")
         check_count("every", self.every)
-        if self.patience is not None:
-            check_count("patience", self.patience)
 
 
 @short_repr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from scipy import signal
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location
+from jaxrnn.audio.checking import examine_recording, faults_within
 from jaxrnn.audio.contents import Places, facts_of, recordings_at
 from jaxrnn.audio.recordings import SAMPLES, open_recording
 from jaxrnn.audio.sounds import SOUNDS, check_rate
@@ -19,6 +21,8 @@ from jaxrnn.errors import InputError, check_count
 #: The lowest and the highest of numbers that are drawn uniformly.
 Range = tuple[float, float]
 
+#: The options of `Mixtures` that change no mixture of the same recordings.
+NOT_DRAWN = ("trust_names", "check", "skip")
 #: The array of a mixture with the clean sound.
 CLEAN = "clean"
 #: A part with no sample above this value, full scale 1, is silent; this many parts are drawn until one is not.
@@ -58,6 +62,11 @@ class Mixtures:
         shape: The shape of the mixture, with -1 for the samples, such as ``[1, 1, -1]`` with a batch and a channel.
         trust_names: True to resume on objects of a store that gives neither versions nor ETags, if names and sizes are
             equal. By default, a training on such objects is not resumed, because they may have changed.
+        check: True to read all samples of all recordings first, and to raise an error that lists every fault: files
+            that cannot be read, are empty or cut, and samples that are NaN.
+        skip: The largest share of recordings to leave out for a fault, such as 0.01. All recordings are read first, so
+            that the same recordings are left out when a training resumes.
+        left_out: By recording that is left out, the fault.
 
     Raises:
         InputError: A number is out of range, there are no recordings, or there is nothing to remove.
@@ -78,6 +87,8 @@ class Mixtures:
     input: str = SAMPLES
     shape: tuple[int, ...] = (-1,)
     trust_names: bool = False
+    check: bool = False
+    skip: float = 0.0
 
     def __post_init__(self):
         check_rate(self.rate, "rate")
@@ -102,6 +113,14 @@ class Mixtures:
         except (TypeError, ValueError):
             raise InputError(f"`shape={self.shape}` does not hold {self.length} samples: write -1 for them") from None
         self._sounds = {kind: self._sounds_of(kind) for kind in (CLEAN, "noise", "rooms")}
+        examine = functools.partial(examine_recording, rate=self.rate)
+        self.left_out = faults_within(self.recordings, examine, self.check, self.skip)
+        for kind, sounds in self._sounds.items():
+            self._sounds[kind] = [path for path in sounds if path not in self.left_out]
+            if sounds and not self._sounds[kind]:
+                raise InputError(
+                    f"`{kind}`: each of the {len(sounds)} recordings has a fault: {self.left_out[sounds[0]]}"
+                )
         if len(self._sounds[CLEAN]) < self.speakers:
             raise InputError(f"`speakers={self.speakers}` of {len(self._sounds[CLEAN])} recordings: give more of them")
 
@@ -113,13 +132,18 @@ class Mixtures:
             raise InputError(f"`{kind}`: {error}") from error
 
     @property
+    def recordings(self) -> list[Location]:
+        """All recordings that are used, of all kinds."""
+        return [path for sounds in self._sounds.values() for path in sounds]
+
+    @property
     def identity(self) -> dict[str, Any]:
         """The options and a digest of the recordings, which must be the same when a training resumes.
 
         The digest has the name and the content of each recording; an unchanged file is read only once, and objects in a
         store are known by version or ETag. ``unknown_contents`` counts objects without either, if there are any.
         """
-        facts = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "trust_names"}
+        facts = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name not in NOT_DRAWN}
         return facts | facts_of(self._sounds, "sounds")
 
     def drawn(self, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import jax
 
 from jaxrnn._files.messages import short_repr
 from jaxrnn._files.stores import Location, check_writable
+from jaxrnn.audio.checking import Examine, examine_example, examine_recording
 from jaxrnn.audio.waveforms import STFT, Waveform, waveform_of
 from jaxrnn.errors import InputError, optional_package
 from jaxrnn.export import export_onnx
@@ -29,14 +30,14 @@ from jaxrnn.settings.models import (
 )
 from jaxrnn.training import losses, metrics
 from jaxrnn.training.agreement import check_alike
-from jaxrnn.training.callbacks import Callback, logs
+from jaxrnn.training.callbacks import Callback, EarlyStopping, logs
 from jaxrnn.training.checkpoints import load_checkpoint
 from jaxrnn.training.examples import NpzFiles, make_source
 from jaxrnn.training.fit import Fitted, fit
 from jaxrnn.training.losses import Loss
 from jaxrnn.training.optimizers import Optimizer, find_optimizer, find_schedule, refusals_of
 from jaxrnn.training.options import Checkpoints, Sequences, Validation
-from jaxrnn.training.recordings import Mixtures
+from jaxrnn.training.recordings import NOT_DRAWN, Mixtures
 from jaxrnn.training.sharding import Placement, is_primary
 from jaxrnn.training.student import Student
 from jaxrnn.training.validation import validate
@@ -48,6 +49,10 @@ if TYPE_CHECKING:
     from jaxrnn.model import Model
 
 
+#: The arguments of `Mixtures` that stand below `recordings`; the others are keys for all examples from files.
+DRAWN = tuple(each.name for each in dataclasses.fields(Mixtures) if each.name not in NOT_DRAWN)
+
+
 class ExamplesSettings(Settings):
     """Examples from files, from recordings, or from a function."""
 
@@ -57,8 +62,12 @@ class ExamplesSettings(Settings):
     """Instead of `npz`: `file.py:function` or `module:function` that returns examples, or a function drawing one."""
     arguments: dict[str, Any] = {}
     """The arguments of the function."""
-    recordings: Annotated[dict[str, Any], Options(Mixtures)] | None = None
+    recordings: Annotated[dict[str, Any], Options(Mixtures, names=DRAWN)] | None = None
     """Instead of `npz`: sounds to mix, as `jaxrnn.training.Mixtures`."""
+    check: bool = False
+    """True to read all files first, and to list every fault: files that cannot be read, are empty or cut, NaN."""
+    skip: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The largest share of files to leave out for a fault, such as 0.01; all files are read first."""
 
     def check_rules(self) -> None:
         """Check that there is one source of examples."""
@@ -66,6 +75,8 @@ class ExamplesSettings(Settings):
             raise ValueError("expected one of npz, function and recordings")
         if self.function is None and self.arguments:
             raise ValueError("arguments are for a function")
+        if self.function is not None and (self.check or self.skip):
+            raise ValueError("check and skip are for files of npz and recordings")
 
 
 class DataSettings(ExamplesSettings):
@@ -268,7 +279,7 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
             "optimizer": lambda: _optimizer(file),
             "sequences": lambda: _made(file, "sequences", Sequences),
             "checkpoints": lambda: _made(file, "checkpoints", Checkpoints),
-            "callbacks": lambda: _logs(file),
+            "callbacks": lambda: [*_logs(file), *_early_stopping(file)],
             "devices": lambda: _devices(file),
             "model": lambda: _model(file),
             "data": lambda: _examples(file, file.settings.data, "data"),
@@ -279,6 +290,25 @@ def prepare_training(path: str | os.PathLike[str], overrides: Overrides = ()) ->
     model, arguments["model"], arguments["params"] = arguments.pop("model")
     arguments |= {key: getattr(settings, key) for key in ("steps", "epochs", "batch_size", "dtype", "seed")}
     return PreparedTraining(settings, model, arguments)
+
+
+def recordings_in(path: str | os.PathLike[str], overrides: Overrides = ()) -> list[tuple[Sequence[Location], Examine]]:
+    """Return the recordings of a settings file, for training and for validation, with functions that examine them."""
+    file = SettingsFile(TrainingSettings, path, overrides)
+    found: list[tuple[Sequence[Location], Examine]] = []
+    for key in ("data", "validation"):
+        if (settings := getattr(file.settings, key)) is None:
+            continue
+        kind = next(kind for kind in ("npz", "recordings", "function") if getattr(settings, kind) is not None)
+        with file.at(key, kind):
+            if kind == "function":
+                raise InputError("the examples of a function cannot be checked: give the folder of the recordings")
+            if kind == "npz":
+                found.append((NpzFiles(settings.npz).files, examine_example))
+            else:
+                mixtures = Mixtures(**settings.recordings)
+                found.append((mixtures.recordings, functools.partial(examine_recording, rate=mixtures.rate)))
+    return found
 
 
 def _made(file: File, key: str, make: Callable[..., Any]) -> Any:
@@ -355,7 +385,12 @@ def _logs(file: File) -> list[Callback]:
 def _validation(file: File) -> Validation | None:
     if (validation := file.settings.validation) is None:
         return None
-    return Validation(_examples(file, validation, "validation"), validation.every, validation.patience)
+    return Validation(_examples(file, validation, "validation"), validation.every)
+
+
+def _early_stopping(file: File) -> list[Callback]:
+    validation = file.settings.validation
+    return [] if validation is None or validation.patience is None else [EarlyStopping(validation.patience)]
 
 
 def _without_folders(value: Any) -> Any:
@@ -394,14 +429,14 @@ def _optimizer(file: File) -> Optimizer:
 
 
 def _examples(file: File, settings: ExamplesSettings, key: str) -> Any:
-    trusted = isinstance(settings, DataSettings) and settings.trust_names
+    common: dict[str, Any] = {"check": settings.check, "skip": settings.skip}
+    common["trust_names"] = isinstance(settings, DataSettings) and settings.trust_names
     if settings.npz is not None:
         with file.at(key, "npz"):
-            return NpzFiles(settings.npz, trust_names=trusted)
+            return NpzFiles(settings.npz, **common)
     if settings.recordings is not None:
         with file.at(key, "recordings"):
-            options = settings.recordings
-            mixtures = Mixtures(**{**options, "trust_names": trusted or options["trust_names"]})
+            mixtures = Mixtures(**settings.recordings, **common)
             return mixtures.drawn(settings.count) if isinstance(settings, ValidationSettings) else mixtures
     assert settings.function is not None, "it has one of the three"
     examples = file.call(settings.function, settings.arguments, key)

@@ -43,14 +43,14 @@ class Placement:
         self.processes = len({device.process_index for device in chosen})
         if self.processes not in (1, jax.process_count()):
             raise InputError(f"devices: they belong to {self.processes} of {jax.process_count()} processes")
-        self._batch_size = batch_size
-        #: Rows of a batch: examples, padded to a multiple of the number of devices.
-        self.rows = -(-batch_size // len(chosen)) * len(chosen)
+        self.batch_size, self.devices = batch_size, len(chosen)
         self._local = [device for device in chosen if device.process_index == jax.process_index()]
-        share = self.rows // len(chosen)
-        first = chosen.index(self._local[0]) * share
-        #: The rows of this process.
-        self.own_rows = range(first, first + share * len(self._local))
+        self._first = chosen.index(self._local[0])
+
+    def own_rows(self, count: int) -> range:
+        """Return the rows of this process in a batch of examples, padded to a multiple of the number of devices."""
+        share = -(-count // self.devices)
+        return range(self._first * share, (self._first + len(self._local)) * share)
 
     def replicate(self, tree: Any) -> Any:
         """Copy arrays to all devices. All processes must pass equal arrays."""
@@ -62,7 +62,10 @@ class Placement:
         """Assemble a batch that is split over the devices. Each process passes the `own_rows` of the process."""
         with exact_types():
             return jax.tree.map(
-                lambda x: jax.make_array_from_process_local_data(self.split, x, (self.rows, *x.shape[1:])), tree
+                lambda x: jax.make_array_from_process_local_data(
+                    self.split, x, (len(x) // len(self._local) * self.devices, *x.shape[1:])
+                ),
+                tree,
             )
 
     def gather(self, tree: Any) -> Any:
@@ -70,11 +73,11 @@ class Placement:
         with exact_types():
             if self.processes > 1:
                 tree = jax.tree.map(lambda x: multihost_utils.process_allgather(x, tiled=True), tree)
-            return jax.tree.map(lambda x: np.asarray(x)[: self._batch_size], tree)
+            return jax.tree.map(lambda x: np.asarray(x)[: self.batch_size], tree)
 
     def own(self, tree: Any) -> Any:
         """Return this process's rows of gathered arrays. The devices may have changed since `gather`."""
-        rows = [row if row < self._batch_size else 0 for row in self.own_rows]
+        rows = [row if row < self.batch_size else 0 for row in self.own_rows(self.batch_size)]
         return jax.tree.map(lambda x: x[rows], tree)
 
     def agree(self, numbers: Sequence[int], problem: BaseException | None = None) -> np.ndarray:

@@ -20,7 +20,7 @@ from jaxrnn.training.sharding import Placement, as_key, host
 from jaxrnn.training.updates import UpdateState
 
 #: Version of the format of checkpoints.
-FORMAT = 3
+FORMAT = 4
 
 Named = dict[str, np.ndarray]
 #: The record of an update: named numbers.
@@ -35,7 +35,6 @@ class Counters:
     position: Position = dataclasses.field(default_factory=Position)
     best_step: int = 0
     best_loss: float | None = None
-    patience_counter: int = 0
     validated_step: int = 0
     seconds: float = 0.0
 
@@ -150,9 +149,7 @@ class TrainState:
         best, loss, facts = self.best, measured["loss"], dataclasses.replace(self.counters, validated_step=self.step)
         if facts.best_loss is None or loss < facts.best_loss:
             best = host(self.arrays.judged)
-            facts = dataclasses.replace(facts, best_step=self.step, best_loss=loss, patience_counter=0)
-        else:
-            facts = dataclasses.replace(facts, patience_counter=facts.patience_counter + 1)
+            facts = dataclasses.replace(facts, best_step=self.step, best_loss=loss)
         self.history[-1] |= {f"validation_{name}": value for name, value in measured.items()}
         # Together, so that an interrupt leaves the state before or after the validation.
         self.best, self.counters = best, facts

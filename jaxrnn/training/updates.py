@@ -49,6 +49,7 @@ class Updates:
         self.forward, self.optimizer, self.placement = forward, optimizer, placement
         self._types = {name: array.dtype for name, array in forward.model.program.parameters.items()}
         self.frozen = placement.replicate(dict(frozen))
+        self.fresh_carry = functools.cache(functools.partial(fresh_carry, forward, placement))
         everywhere: Any = placement.everywhere
         split: Any = placement.split
         results = UpdateState(everywhere, everywhere, split), everywhere
@@ -68,11 +69,6 @@ class Updates:
         """Return all parameters, in the order and the types of the file."""
         values = {**self.frozen, **{name: value.astype(self._types[name]) for name, value in trained.items()}}
         return {name: values[name] for name in self._types}
-
-    @functools.cached_property
-    def fresh_carry(self) -> dict[str, jax.Array]:
-        """Return the initial state of the model for each row."""
-        return fresh_carry(self.forward, self.placement)
 
     def __call__(self, state: UpdateState, chunk: BatchChunk) -> tuple[UpdateState, dict[str, jax.Array]]:
         """Run an update, and return the new state and a report of scalars.
@@ -120,13 +116,12 @@ def _norm(arrays: Arrays) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.stack(squares)))
 
 
-def fresh_carry(forward: Forward, placement: Placement) -> dict[str, jax.Array]:
-    """Return the initial state of the model, a dict of ``[rows, ...]``; empty in mode "apply"."""
+def fresh_carry(forward: Forward, placement: Placement, rows: int) -> dict[str, jax.Array]:
+    """Return the initial state of the model for these rows of each process, ``[rows, ...]``; empty in mode "apply"."""
     if forward.layout.mode == "apply":
         return {}
     start = {name: np.asarray(value) for name, value in forward.model.init().items()}
-    count = len(placement.own_rows)
-    return placement.spread({name: np.broadcast_to(x, (count, *x.shape)).copy() for name, x in start.items()})
+    return placement.spread({name: np.broadcast_to(x, (rows, *x.shape)).copy() for name, x in start.items()})
 
 
 @dataclasses.dataclass(frozen=True)

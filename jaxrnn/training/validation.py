@@ -14,7 +14,7 @@ import numpy as np
 from jaxrnn._jax.context import compute_type
 from jaxrnn.errors import check_count
 from jaxrnn.training.agreement import check_alike, digest_of_all, digest_of_examples
-from jaxrnn.training.batches import Batches, sequence_order
+from jaxrnn.training.batches import Batches, example_order
 from jaxrnn.training.examples import make_source
 from jaxrnn.training.layout import check_model, make_layout
 from jaxrnn.training.options import SEQUENCES, Function, Sequences, Validation, check_functions
@@ -78,15 +78,16 @@ class Validator:
     def __init__(self, forward: Forward, options: Validation, batch_size: int, devices: Sequence[Any] | None):
         self.options, self._count = options, len(options.data)
         size = min(batch_size, self._count)
-        self._order = sequence_order(self._count, size)
         self.placement = Placement(devices, size)
         source = make_source(options.data, None)
         forward.layout.read(*source.get(0))  # raises errors before the training
         examples = digest_of_examples(self.placement, source, forward.layout)
         check_alike(self.placement, {"validation examples": self._count, "examples in validation": examples})
+        self._order = example_order(source, forward.layout, self.placement, epochs=1)
         self._source, self._batches = source, Batches(source, forward.layout, self.placement)
         self._run = jax.jit(functools.partial(forward.run, ragged=False))
-        self._forward, self._carry = forward, fresh_carry(forward, self.placement)
+        self._forward = forward
+        self._carry = functools.cache(functools.partial(fresh_carry, forward, self.placement))
 
         def sums(params: Any, carry: Any, arrays: Any, mask: Any, weights: Any, ragged: bool) -> Any:
             loss, (metrics, _) = forward.sums(params, carry, arrays, mask, weights, ragged)
@@ -111,7 +112,8 @@ class Validator:
             for batch in made:
                 (chunk,) = batch.chunks
                 ragged = self._forward.takes_lengths(chunk.ragged)
-                parts.append(self._sums(params, self._carry, chunk.arrays, chunk.mask, chunk.weights, ragged=ragged))
+                carry = self._carry(len(batch.labels))
+                parts.append(self._sums(params, carry, chunk.arrays, chunk.mask, chunk.weights, ragged=ragged))
         sums = jax.device_get(parts)
         names = ["loss", *(name for name in sums[0] if name != "loss")]
         return {name: math.fsum(float(part[name]) for part in sums) / self._count for name in names}
