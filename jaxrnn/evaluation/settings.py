@@ -19,6 +19,7 @@ from jaxrnn.evaluation.evaluation import Evaluation, check_main, check_packages,
 from jaxrnn.evaluation.framed import Framed
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
 from jaxrnn.evaluation.systems import Offline, System, chunk_frames
+from jaxrnn.evaluation.tables import TableEvaluation
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
@@ -36,7 +37,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 class CorpusSettings(Settings):
-    """The recordings: a folder, or a table of recordings; or only the folder."""
+    """The recordings: a folder, or a table of recordings; or only the folder. Or a table of texts or scores."""
 
     short = "folder"
 
@@ -45,6 +46,8 @@ class CorpusSettings(Settings):
     manifest: AnyPath | None = None
     """A CSV or Parquet table of the recordings, here or by URL, with a column `path`, and optionally `id` and
     `reference`."""
+    table: AnyPath | None = None
+    """In place of recordings and a system: a CSV or Parquet table of texts or scores that another program wrote."""
     reference: AnyPath | None = None
     """The folder of references for a `folder`, with the same names."""
     patterns: list[str] = list(PATTERNS)
@@ -56,11 +59,11 @@ class CorpusSettings(Settings):
     equal."""
 
     def check_rules(self) -> None:
-        """Check that there is either a folder or a manifest."""
-        if (self.folder is None) == (self.manifest is None):
-            raise ValueError("expected either folder or manifest")
-        if self.manifest is not None and self.reference is not None:
-            raise ValueError("a manifest has references in its column 'reference'")
+        """Check that there is one kind of corpus."""
+        if [self.folder, self.manifest, self.table].count(None) != 2:
+            raise ValueError("expected either folder or manifest or table")
+        if self.folder is None and self.reference is not None:
+            raise ValueError("a manifest or table has references in its column 'reference'")
 
 
 def _frames(size: int, hop: int, window: str | None = None) -> Frames:
@@ -146,8 +149,8 @@ class EvaluationSettings(Settings):
 
     corpus: CorpusSettings
     """The recordings: their folder, or the keys below."""
-    system: SystemSettings
-    """The system that runs on them: `frames` with `stages`, or `stream`, or `function`."""
+    system: SystemSettings | None = None
+    """The system that runs on the recordings: `frames` with `stages`, or `stream`, or `function`."""
     metrics: list[FunctionSettings] = []
     """The metrics: a list of names, or of the keys below."""
     slices: list[str] = []
@@ -171,11 +174,18 @@ class EvaluationSettings(Settings):
     out: AnyPath
     """The folder of results, here or by URL."""
 
+    def check_rules(self) -> None:
+        """Check that recordings have a system, and a table has none."""
+        if (self.system is None) != (self.corpus.table is not None):
+            raise ValueError("recordings need a system, and a table of texts or scores takes no system")
+
 
 File = SettingsFile[EvaluationSettings]
 
 
-def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> Evaluation:
+def prepare_evaluation(
+    path: Path, overrides: Overrides = (), workers: Workers | None = None
+) -> Evaluation | TableEvaluation:
     """Read a settings file, and load the models and metrics.
 
     ``overrides`` replace values of the file. ``workers`` sets the number and the place of workers, and the file sets
@@ -183,6 +193,10 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     """
     check_packages()
     file = SettingsFile(EvaluationSettings, path, overrides)
+    if (table := file.settings.corpus.table) is not None:
+        metrics, page = _metrics(file), file.settings.model_dump(include={"slices", "title", "main", "examples"})
+        with file.at():
+            return TableEvaluation(table, metrics, file.settings.out, **page)
     parts = file.together(
         {
             "metrics": lambda: _metrics(file),
@@ -243,6 +257,7 @@ def _chunked(file: File) -> System:
 
 def _system(file: File) -> System:
     settings = file.settings.system
+    assert settings is not None, "recordings have a system"
     if settings.function is not None:
         system = file.call(settings.function, settings.arguments, "system")
         if isinstance(system, Waveform):
