@@ -84,8 +84,9 @@ assert list(found) == [True, False]
         "print(model.outputs)",
     ),
     "evaluate+texts": (
-        "import pathlib, jaxrnn.evaluation as e; pathlib.Path('OUT/t.csv').write_text('reference,hypothesis\\na b,a c\\n'); "
-        "assert e.evaluate_table('OUT/t.csv', ['wer'], 'OUT/out').column('wer')[0] == 50",
+        "from pathlib import Path; from jaxrnn.evaluation import evaluate_table; "
+        "Path('OUT/t.csv').write_text('reference,hypothesis\\na b,a c\\n'); "
+        "assert evaluate_table('OUT/t.csv', ['wer'], 'OUT/out').column('wer')[0] == 50",
     ),
     "docs": ("mkdocs build --strict --quiet --site-dir OUT/site",),
 }

@@ -59,7 +59,7 @@ class TableEvaluation:
                         "name with 'called'"
                     )
         with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.sha256(file.read()).hexdigest()
         self.parts = Parts(out, {"table": digest, "metrics": [metric.facts for metric in self.metrics]})
 
     def run(self) -> dict[str, Any]:

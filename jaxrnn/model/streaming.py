@@ -83,6 +83,7 @@ def first_states(model: Model, inputs: Sequence[ArraySpec], given: Arrays = Mapp
         size: length
         for name, array in given.items()
         for size, length in zip(shapes.get(name, ()), np.shape(array), strict=False)
+        if isinstance(size, str)
     }
     found = {}
     for each in (info.sized(sizes) for info in inputs if info.name in states and info.name not in given):
