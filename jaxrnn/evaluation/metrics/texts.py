@@ -1,5 +1,7 @@
 """Error rates of transcripts: the texts of a recogniser against references, counted over a table."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
