@@ -244,7 +244,7 @@ def _corpus(file: File) -> Sequence[Item]:
     with file.at("corpus"):
         if recordings.manifest is not None:
             return from_manifest(recordings.manifest, limit=recordings.limit)
-        return from_folder(**recordings.model_dump(exclude={"manifest", "trust_names"}))
+        return from_folder(**recordings.model_dump(exclude={"manifest", "table", "trust_names"}))
 
 
 def _chunked(file: File) -> System:
