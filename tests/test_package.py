@@ -73,6 +73,7 @@ EVALUATION = {
     "build_metric",
     "compare",
     "evaluate",
+    "evaluate_table",
     "from_folder",
     "from_manifest",
     "latency",

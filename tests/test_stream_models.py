@@ -7,18 +7,22 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from jax.extend.core import ClosedJaxpr
 from onnx import TensorProto, helper
+from refusals import check_refused
 from small_models import graph_of, make_model
 from streaming_verifier import assert_same
+from test_cli import call
 from tiers import of_tiers
 from verifier import run_session, session
 
 import jaxrnn
 from benchmarks.built import NETWORKS
 from jaxrnn._jax.context import exact_types
+from jaxrnn.model.streaming import first_states
 from jaxrnn.streaming import transform
 from jaxrnn.streaming.checking import POISON, InPulses
 from jaxrnn.streaming.dimensions import is_symbolic
@@ -243,6 +247,31 @@ def test_tokens_and_a_held_initial_state():
     np.testing.assert_allclose(y["y"], expected["y"][:2], rtol=1e-5, atol=1e-6)
     tail = {"tokens": inputs["tokens"][:, 2:], "h0": inputs["h0"]}
     np.testing.assert_allclose(streamed.flush(model.params, state, tail, 3).outputs["h"], expected["h"], rtol=1e-5)
+
+
+@pytest.mark.thorough
+def test_states_that_are_left_out_begin_as_init(tmp_path):
+    """A whole recording begins from the state before the first frame: zeros, or the values in the file."""
+    tokens = np.array([[1, 2, 3, 6, 0]])
+    path = tmp_path / "tokens.onnx"
+    onnx.save(tokens_model(), path)
+    np.savez(tmp_path / "in.npz", tokens=tokens)
+    plain = jaxrnn.load(path)
+    # The step of a batch of streams has the batch of the other inputs.
+    two = first_states(plain, plain.inputs, {"tokens": np.zeros((2, 5), np.int64)})
+    assert {name: array.shape for name, array in two.items()} == {"h0": (1, 2, 4)}
+    assert first_states(plain, plain.inputs) == {}
+    expected, streamed = plain({"tokens": tokens, "h0": np.zeros((1, 1, 4), np.float32)}), plain.stream()
+    recordings = [{"tokens": tokens}]
+    results = [streamed.run(plain.params, *recordings), *streamed.run_prefixes(plain.params, recordings)]
+    for options in (["run"], ["stream", "--symbol", "S"]):
+        call(*options, path, "--inputs", tmp_path / "in.npz", "--output", tmp_path / f"{options[0]}.npz")
+        with np.load(tmp_path / f"{options[0]}.npz") as found:
+            results.append(dict(found))
+    for found in results:
+        for name in expected:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
+    check_refused(jaxrnn.InputError, r"missing input.*x\['tokens'\]", streamed.run, plain.params, {})
 
 
 @pytest.mark.thorough

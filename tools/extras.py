@@ -83,6 +83,11 @@ assert list(found) == [True, False]
         "model = jaxrnn.from_keras(keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(4)]))\n"
         "print(model.outputs)",
     ),
+    "evaluate+texts": (
+        "from pathlib import Path; from jaxrnn.evaluation import evaluate_table; "
+        "Path('OUT/t.csv').write_text('reference,hypothesis\\na b,a c\\n'); "
+        "assert evaluate_table('OUT/t.csv', ['wer'], 'OUT/out').column('wer')[0] == 50",
+    ),
     "docs": ("mkdocs build --strict --quiet --site-dir OUT/site",),
 }
 #: Packages that tests install in place of others.

@@ -123,7 +123,7 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
         StoreError: the store cannot be reached.
     """
     path = location(path)
-    rows = _read_table(path).head(limit) if limit is not None else _read_table(path)
+    rows = read_table(path).head(limit) if limit is not None else read_table(path)
     if "path" not in rows.columns:
         listed = ", ".join(rows.columns)
         raise InputError(f"{path} has no column 'path'{near('path', rows.columns)}; its columns are {listed}")
@@ -144,15 +144,16 @@ def from_manifest(path: Location | str, *, limit: int | None = None) -> Sequence
     return result
 
 
-def _read_table(path: Location) -> pl.DataFrame:
+def read_table(path: Location, texts: Sequence[str] = (), what: str = "manifest") -> pl.DataFrame:
+    """Read a CSV or Parquet table, with `KEYS` and other columns of a CSV file as text."""
     # Names stay text: 007 is not 7. The types of other columns are inferred from all rows.
-    names: dict[str, Any] = dict.fromkeys(KEYS, pl.String)
+    names: dict[str, Any] = dict.fromkeys((*KEYS, *texts), pl.String)
     read_csv = functools.partial(pl.read_csv, infer_schema_length=None, schema_overrides=names)
     readers = {".csv": read_csv, ".parquet": pl.read_parquet}
     if path.suffix.lower() not in readers:
-        raise InputError(f"{path}: a manifest is a .csv or .parquet file")
+        raise InputError(f"{path}: a {what} is a .csv or .parquet file")
     if not path.is_file():
-        raise InputError(f"there is no manifest {path}")
+        raise InputError(f"there is no {what} {path}")
     try:
         with path.open("rb") as file:
             return readers[path.suffix.lower()](file)

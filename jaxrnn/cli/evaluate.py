@@ -40,6 +40,9 @@ def evaluate(
       slices: [snr]                                     # columns of the manifest
       out: runs/dtln
 
+    In place of recordings and a system, corpus: {table: asr.csv} judges texts or scores that another program wrote,
+    with metrics such as wer, cer and eer.
+
     --keys explains each key. Paths are relative to the file. Texts may contain ${VARIABLE} or ${VARIABLE:-default}. All
     mistakes in a file are reported together, before anything runs. Finished work is kept: after an interruption, the
     same command continues, and the table is bit-identical on any number of workers. A recording that cannot be read
@@ -67,7 +70,7 @@ def evaluate(
         hop: Samples from one frame to the next. Options of --stft set the keys of system.stream.stft.
     """
     from jaxrnn.evaluation.cluster import Workers
-    from jaxrnn.evaluation.evaluation import run
+    from jaxrnn.evaluation.evaluation import Evaluation, run
     from jaxrnn.evaluation.results import read_results
     from jaxrnn.evaluation.settings import prepare_evaluation
 
@@ -82,7 +85,7 @@ def evaluate(
     try:
         # A KeyboardInterrupt releases the resources of the command.
         with on_signal(signal.SIGTERM, signal.default_int_handler):
-            times = run(evaluation)
+            times = run(evaluation) if isinstance(evaluation, Evaluation) else evaluation.run()
     except KeyboardInterrupt:
         click.echo(f"interrupted; run the same command again to continue in {folder}", err=True)
         click.get_current_context().exit(INTERRUPTED)
@@ -98,10 +101,10 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
     sound, took, speed = (times[key] for key in ("seconds_of_recordings", "seconds", "times_real_time"))
     failed = f", {counts['failed']} of them not readable" if counts["failed"] else ""
     work = f"{sound:.0f} s in {took:.1f} s: {speed:.0f} times real time" if speed else "all of them finished before"
-    yield f"{counts['all']} recordings{failed}, {work}"
+    yield f"{counts['all']} recordings{failed}, {work}" if counts["seconds"] else f"{counts['all']} rows of a table"
     improved = any("improvement" in each for each in result["summary"].values())
     left_out = [key for key in ("missing", "infinite") if any(each[key] for each in result["summary"].values())]
-    yield Table(
+    over = Table(
         "Over recordings",
         {
             **fields("metric"),
@@ -116,6 +119,8 @@ def _report(result: Mapping[str, Any]) -> Iterator[Block]:
         [{"metric": name, **each} for name, each in result["summary"].items()],
         right=(INTERVAL,),
     )
+    if result["summary"]:
+        yield over
     for metric, pooled in result["corpus"].items():
         rows = [{"name": name, **each} for name, each in pooled["values"].items()]
         columns = {"": "name", **fields("value"), INTERVAL: _interval}

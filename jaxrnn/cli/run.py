@@ -31,7 +31,8 @@ def run(
     """Run a model once and show the outputs.
 
     Inputs are read from .npy files, from one .npz file, or drawn at random. Their dtypes and shapes must be those of
-    the file. Dtypes that NumPy does not have, such as bfloat16, are stored as raw bytes and read back in the same way.
+    the file. State that is not given is the state before the first frame. Dtypes that NumPy does not have, such as
+    bfloat16, are stored as raw bytes and read back in the same way.
 
     Examples:
       jaxrnn run model.onnx --input features=x.npy --input h=h.npy --output out.npz
@@ -45,12 +46,15 @@ def run(
     import numpy as np
 
     from jaxrnn.cli.arrays import save_outputs
+    from jaxrnn.model.streaming import first_states
     from jaxrnn.verification.sampling import random_inputs
 
     if symbol is not None and not sound:
         raise click.UsageError("--symbol needs --stft SAMPLES: other models run on whole arrays")
     model = sound.load(file, symbol)
     arrays = given.of(model.inputs)
+    if not sound and not given.random:
+        arrays |= first_states(model, model.inputs, arrays)
     sample = random_inputs(model, arrays, dims=given.dims, seed=given.seed) if given.random else None
     start = time.perf_counter()
     with busy(f"running {file.path.name}"), sample.naming_assumptions() if sample else nullcontext():

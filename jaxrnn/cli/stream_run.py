@@ -21,6 +21,7 @@ from jaxrnn.cli.stream_options import PulseOptions, check_steps
 from jaxrnn.comparison import Verdict
 from jaxrnn.errors import InputError
 from jaxrnn.model import Model
+from jaxrnn.model.streaming import first_states
 from jaxrnn.onnx.limits import Limits
 from jaxrnn.runtime.compiled import is_compiled, load_compiled
 from jaxrnn.steps.numpy_step import Run
@@ -65,6 +66,9 @@ def recordings_for(
         if any(entry.name == name for entry in spec.state):
             raise InputError(f"{name!r} is state, which is carried from step to step: it takes no recording")
     check_names(spec.inputs, arrays)
+    if source.stepper is None and source.model is not None and not given.random and not pulses.sound:
+        constant = [each for each in whole if each.time_axis is None]
+        arrays |= {name: each for name, each in first_states(source.model, constant).items() if name not in arrays}
     recorded, asked = spec.count_frames(arrays), limit or frames
     if recorded == 0:
         raise InputError("the recordings have no frames")

@@ -21,6 +21,7 @@ from jaxrnn.evaluation.metrics import (
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import Results, read_results, write_results
 from jaxrnn.evaluation.systems import Offline, Piece, System
+from jaxrnn.evaluation.tables import evaluate_table
 
 __all__ = [
     "METRICS",
@@ -40,6 +41,7 @@ __all__ = [
     "build_metric",
     "compare",
     "evaluate",
+    "evaluate_table",
     "from_folder",
     "from_manifest",
     "latency",

@@ -98,7 +98,7 @@ def compare(
             f"second {some[1]}"
         )
     _check_corpora(both[0], both[1], f"{names[0]} and {names[1]} are of different corpora", same_files)
-    if not common:
+    if not common and not results[0].pools.keys() & results[1].pools.keys():
         listed = " and ".join(", ".join(columns) or "none" for columns in known)
         raise InputError(f"{names[0]} and {names[1]} have no metric in common: {listed}")
     check_slices(slices, results[1].scan.collect_schema().names())

@@ -34,7 +34,7 @@ BLOCK = 100_000
 FORMAT = 1
 
 #: The kinds of metrics that count.
-_COUNTING = ("detection", "class_accuracy")
+_COUNTING = ("detection", "class_accuracy", "wer", "cer")
 
 _number = or_none(lambda value: isinstance(value, (int, float)) and not isinstance(value, bool))
 _STATISTICS = dict.fromkeys(("n", "missing", "infinite"), is_size) | dict.fromkeys(
@@ -214,6 +214,7 @@ def read_results(folder: Location | str) -> Results:
         for metric in document["metrics"]:
             if (kind := metric.get("kind")) in _COUNTING:
                 options = {key: value for key, value in metric.items() if key not in ("name", "kind", "columns")}
+                options = {key: value for key, value in options.items() if value is not None}
                 if (pool := METRICS[kind](called=metric["name"], **options).pool) is not None:
                     pools[metric["name"]] = pool
     except (OSError, ValueError, KeyError, TypeError, RecursionError, *POLARS_ERRORS) as error:

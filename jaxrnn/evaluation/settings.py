@@ -28,6 +28,7 @@ from jaxrnn.evaluation.evaluation import (
 from jaxrnn.evaluation.framed import Framed
 from jaxrnn.evaluation.metrics import Metric, build_metric, with_unprocessed
 from jaxrnn.evaluation.systems import Offline, System, chunk_frames
+from jaxrnn.evaluation.tables import TableEvaluation
 from jaxrnn.model import Model
 from jaxrnn.model.loading import load
 from jaxrnn.settings.files import Overrides, SettingsFile
@@ -45,7 +46,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 class CorpusSettings(Settings):
-    """The recordings: a folder, or a table of recordings; or only the folder."""
+    """The recordings: a folder, or a table of recordings; or only the folder. Or a table of texts or scores."""
 
     short = "folder"
 
@@ -54,6 +55,8 @@ class CorpusSettings(Settings):
     manifest: AnyPath | None = None
     """A CSV or Parquet table of the recordings, here or by URL, with a column `path`, and optionally `id` and
     `reference`."""
+    table: AnyPath | None = None
+    """In place of recordings and a system: a CSV or Parquet table of texts or scores that another program wrote."""
     reference: AnyPath | None = None
     """The folder of references for a `folder`, with the same names."""
     patterns: list[str] = list(PATTERNS)
@@ -69,11 +72,11 @@ class CorpusSettings(Settings):
     """The largest share of recordings with an error, such as 0.01; by default any number is left out and counted."""
 
     def check_rules(self) -> None:
-        """Check that there is either a folder or a manifest."""
-        if (self.folder is None) == (self.manifest is None):
-            raise ValueError("expected either folder or manifest")
-        if self.manifest is not None and self.reference is not None:
-            raise ValueError("a manifest has references in its column 'reference'")
+        """Check that there is one kind of corpus."""
+        if [self.folder, self.manifest, self.table].count(None) != 2:
+            raise ValueError("expected either folder or manifest or table")
+        if self.folder is None and self.reference is not None:
+            raise ValueError("a manifest or table has references in its column 'reference'")
 
 
 #: The keys of the corpus that change no result.
@@ -163,8 +166,8 @@ class EvaluationSettings(Settings):
 
     corpus: CorpusSettings
     """The recordings: their folder, or the keys below."""
-    system: SystemSettings
-    """The system that runs on them: `frames` with `stages`, or `stream`, or `function`."""
+    system: SystemSettings | None = None
+    """The system that runs on the recordings: `frames` with `stages`, or `stream`, or `function`."""
     metrics: list[FunctionSettings] = []
     """The metrics: a list of names, or of the keys below."""
     slices: list[str] = []
@@ -188,11 +191,18 @@ class EvaluationSettings(Settings):
     out: AnyPath
     """The folder of results, here or by URL."""
 
+    def check_rules(self) -> None:
+        """Check that recordings have a system, and a table has none."""
+        if (self.system is None) != (self.corpus.table is not None):
+            raise ValueError("recordings need a system, and a table of texts or scores takes no system")
+
 
 File = SettingsFile[EvaluationSettings]
 
 
-def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers | None = None) -> Evaluation:
+def prepare_evaluation(
+    path: Path, overrides: Overrides = (), workers: Workers | None = None
+) -> Evaluation | TableEvaluation:
     """Read a settings file, and load the models and metrics.
 
     ``overrides`` replace values of the file. ``workers`` sets the number and the place of workers, and the file sets
@@ -200,6 +210,10 @@ def prepare_evaluation(path: Path, overrides: Overrides = (), workers: Workers |
     """
     check_packages()
     file = SettingsFile(EvaluationSettings, path, overrides)
+    if (table := file.settings.corpus.table) is not None:
+        metrics, page = _metrics(file), file.settings.model_dump(include={"slices", "title", "main", "examples"})
+        with file.at():
+            return TableEvaluation(table, metrics, file.settings.out, **page)
     parts = file.together(
         {
             "metrics": lambda: _metrics(file),
@@ -255,7 +269,7 @@ def _corpus(file: File) -> Sequence[Item]:
     with file.at("corpus"):
         if recordings.manifest is not None:
             return from_manifest(recordings.manifest, limit=recordings.limit)
-        return from_folder(**recordings.model_dump(exclude={"manifest", *_KEPT}))
+        return from_folder(**recordings.model_dump(exclude={"manifest", "table", *_KEPT}))
 
 
 def _chunked(file: File) -> System:
@@ -268,6 +282,7 @@ def _chunked(file: File) -> System:
 
 def _system(file: File) -> System:
     settings = file.settings.system
+    assert settings is not None, "recordings have a system"
     if settings.function is not None:
         system = file.call(settings.function, settings.arguments, "system")
         if isinstance(system, Waveform):

@@ -88,9 +88,20 @@ class Checked:
 
 
 def check_agreement(
-    model: Model, run: Run, example: Arrays, axes: Axes, framework: str, held: Held, shortest: int | None = None
+    model: Model,
+    run: Run,
+    example: Arrays,
+    axes: Axes,
+    framework: str,
+    held: Held,
+    shortest: int | None = None,
+    verify: bool = False,
 ) -> Checked:
     """Compare a model with the original module at the sizes of the example and at other sizes.
+
+    Each size is a compiled program, so by default a size is left out if another size decides the same: doubled sizes
+    if the module runs at the sizes plus 1, and shorter multiples if the file runs at the longest multiple. `verify`
+    compares all sizes.
 
     The smallest size of the time dimensions is 1, or `shortest`. If the two disagree only there, it is the smallest
     size from which on they agree. `run` starts from what the module holds at first, and `held` knows what a run has
@@ -119,7 +130,10 @@ def check_agreement(
     def of_length(length: int) -> dict[str, int]:
         return {name: 1 if name == "batch" else min(size, length) for name, size in start.items()}
 
-    others = (at(sizes) for sizes in _choices(example, axes) if sizes not in (start, of_length(1)))
+    others: list[Agreement | None] = []
+    for sizes in _choices(example, axes):
+        if sizes not in (start, of_length(1)) and (verify or all(each is None for each in others)):
+            others.append(at(sizes))
     found = [each for each in (at(start, required=True), *others, at(of_length(least))) if each is not None]
     wrong = [case for case in found if case.differs]
     if shortest is None and len(wrong) == 1 and wrong[0] is found[-1]:
@@ -141,8 +155,13 @@ def check_agreement(
         raise ModelError(
             f"the file differs from {framework}: {_described(wrong, len(found))}{_cause(held.changes(), framework)}"
         )
+
+    def decides(sizes: Mapping[str, int]) -> bool:
+        case = None if verify else at(sizes, positions=max(sizes.values()))
+        return case is not None and case.failure is None
+
     limit = ""
-    for sizes in _longer(start, held, lambda sizes: _runs(run, resized(example, axes, sizes))):
+    for sizes in _longer(start, held, lambda sizes: _runs(run, resized(example, axes, sizes)), decides):
         if (case := at(sizes, positions=max(sizes.values()))) is None:
             continue
         cause = _cause(held.changes(), framework) if case.differs else ""
@@ -301,7 +320,7 @@ def parsed(symbol: str) -> tuple[int, str]:
 
 
 def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:
-    """Return the sizes of the example, these sizes doubled, these sizes plus 1, and all sizes 1."""
+    """Return the sizes of the example, all sizes 1, the sizes of the example plus 1, and these doubled."""
     start = sizes_of(example, axes)
     changes = (lambda size: size, lambda size: 2 * size, lambda size: size + 1, lambda size: 1)
     unique = {tuple((name, change(size)) for name, size in start.items()) for change in changes}
@@ -309,9 +328,12 @@ def _choices(example: Arrays, axes: Axes) -> list[dict[str, int]]:
 
 
 def _longer(
-    start: Mapping[str, int], held: Held, runs: Callable[[Mapping[str, int]], bool]
+    start: Mapping[str, int],
+    held: Held,
+    runs: Callable[[Mapping[str, int]], bool],
+    decides: Callable[[Mapping[str, int]], bool],
 ) -> Iterator[dict[str, int]]:
-    """Yield longer sizes, and sizes at which a run changes the contents of the module.
+    """Yield longer sizes, only the longest if this size decides, and sizes at which a run changes the module.
 
     A cache that earlier calls have filled ends at a size that the module holds. A cache that each run fills may end
     somewhere below `_LONG`.
@@ -325,7 +347,7 @@ def _longer(
         return {name: int(size * times) if name in symbols else 1 for name, size in start.items()}
 
     multiples = [times for times in _LONGER if times == _LONGER[0] or times * longest <= _LONG]
-    yield from map(of, multiples)
+    yield from map(of, multiples[-1:] if decides(of(multiples[-1])) else multiples)
     ends = {size + 1 for size in held.sizes() if multiples[-1] * longest <= size < 2 * _LONG}
     if (ends or held.changes()) and multiples[-1] * longest < _LONG:
         ends.add(_LONG)

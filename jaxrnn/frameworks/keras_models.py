@@ -63,6 +63,7 @@ def from_keras(
     shortest: int | None = None,
     dims: Mapping[str, int | str] | None = None,
     constants: Sequence[str] = (),
+    verify: bool = False,
     **options: Any,
 ) -> Model:
     """Export a Keras model in memory, load the file, and compare the model with Keras.
@@ -89,6 +90,7 @@ def from_keras(
         shortest: the smallest size of the time dimensions that is compared, as in `jaxrnn.from_torch`.
         dims: names and sizes of open dimensions as in `jaxrnn.load`.
         constants: trainable weights that may be constants of the file, as in `jaxrnn.from_torch`.
+        verify: True to compare the model at more sizes, as in `jaxrnn.from_torch`.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:
@@ -117,7 +119,7 @@ def from_keras(
         try:
             model = load(proto, dims=dims, **options)
             plain = load(proto, **{key: value for key, value in options.items() if key != "static"})
-            checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", held, shortest)
+            checked = check_agreement(plain, pure.run, pure.example, pure.axes, "Keras", held, shortest, verify)
             found = check_other_weights(plain, pure.run, weights, pure.example, "Keras")
             check_constants(found, {name for name, each in pure.weights.items() if each.trainable}, constants)
             check_stream(plain, pure.run, pure.example, pure.axes, "Keras", checked.shortest)

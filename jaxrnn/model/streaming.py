@@ -7,6 +7,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,11 +15,12 @@ import numpy as np
 
 from jaxrnn._files.messages import SIZE, describe, first_line, near
 from jaxrnn._jax.context import exact_types
-from jaxrnn.errors import InputError, JaxrnnError, NodeError, StreamError, check_kind, is_count
+from jaxrnn.errors import InputError, JaxrnnError, NodeError, StateError, StreamError, check_kind, is_count
 from jaxrnn.model.opening.search import Opening
 from jaxrnn.onnx.evaluate import Block
 from jaxrnn.onnx.graph import is_batch_name
 from jaxrnn.onnx.reading import labelled
+from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.streaming import Streamed, bounded, stream
 from jaxrnn.streaming.diagnostics import error_in_words_of_file, of_file
 from jaxrnn.streaming.dimensions import SYMBOL
@@ -59,9 +61,38 @@ class GraphFunction:
         """The texts for readers in the model's file."""
         return self.model._notes
 
+    def first_states(self, inputs: Sequence[ArraySpec]) -> dict[str, Any]:
+        """Return the first values of state inputs."""
+        return first_states(self.model, inputs)
+
     def __call__(self, params: Any, inputs: Any) -> dict[str, Any]:
         """Apply the model."""
         return self.model.apply(params, inputs)
+
+
+def first_states(model: Model, inputs: Sequence[ArraySpec], given: Arrays = MappingProxyType({})) -> dict[str, Any]:
+    """Return the first values, as in `Model.init`, of the state inputs that are not given, with the sizes of the given.
+
+    A state input of another size has no value, and neither has any if the state of the model is not known: then the
+    caller asks for the inputs.
+    """
+    try:
+        states = {variable.input for variable in model.state}
+    except StateError:
+        return {}
+    shapes = {each.name: each.shape or () for each in inputs}
+    sizes = {
+        size: length
+        for name, array in given.items()
+        for size, length in zip(shapes.get(name, ()), np.shape(array), strict=False)
+        if isinstance(size, str)
+    }
+    found = {}
+    for each in (info.sized(sizes) for info in inputs if info.name in states and info.name not in given):
+        if each.shape is not None and all(isinstance(size, int) for size in each.shape):
+            start = model.initial_values.get(each.name, np.zeros((), each.dtype))
+            found[each.name] = np.broadcast_to(start, each.sizes).copy()
+    return found
 
 
 def open_dimensions(model: Model) -> list[str]:

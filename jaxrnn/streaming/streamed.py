@@ -224,9 +224,10 @@ class Streamed:
 
         Args:
             params: as in `step`.
-            x: the input, of any length that the constraints of `stream` allow.
+            x: the input, of any length that the constraints of `stream` allow. State inputs of a file that are left
+                out are as in `Model.init`.
         """
-        return self._whole(params, *self._recording(self._leaves(x), convert=taken))
+        return self._whole(params, *self._recording(self._with_first_states(x), convert=taken))
 
     def run_prefixes(self, params: Any, recordings: Sequence[Any]) -> list[Any]:
         """Return the results of `run` for several recordings in two programs, also if their lengths differ much.
@@ -235,7 +236,7 @@ class Streamed:
             params: as in `step`.
             recordings: inputs as in `run`, as NumPy arrays.
         """
-        found = [self._recording(self._leaves(x), convert=taken) for x in recordings]
+        found = [self._recording(self._with_first_states(x), convert=taken) for x in recordings]
         longest = max((length for _, length in found), default=0)
         return [self._whole(params, *each, longest) for each in found]
 
@@ -314,6 +315,19 @@ class Streamed:
             given = f": {error}" if isinstance(x, dict) else f", not {describe(x)}"
             raise InputError(f"x must be a pytree like the example, with {', '.join(names)}{given}") from error
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    def _with_first_states(self, x: Any) -> Arrays:
+        """Return the leaves of an input, with first values for state inputs of a file that are left out."""
+        leaves, start = self._leaves(x), getattr(self._recipe.arguments["function"], "first_states", None)
+        if start is None or not isinstance(x, dict):
+            return leaves
+        missing = {
+            leaf.name: each
+            for leaf, each in zip(self._flat.inputs, self.spec.inputs, strict=True)
+            if leaf.name not in leaves and leaf.time_axis is None
+        }
+        values = start([*missing.values()])
+        return {**{name: values[each.name] for name, each in missing.items() if each.name in values}, **leaves}
 
     def _recording(
         self, arrays: Arrays, lead: tuple[int, ...] = (), convert: Callable[[ArraySpec, Any], Any] = converted

@@ -13,9 +13,10 @@ from typing import Any
 from jaxrnn._files.messages import near
 from jaxrnn.audio.corpus import COLUMNS, PLACE, Item, columns_of
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, f1, precision, recall
+from jaxrnn.evaluation.metrics.counts import accuracy, auc, class_accuracy, detection, eer, f1, precision, recall
 from jaxrnn.evaluation.metrics.protocol import Accumulator, Column, Metric, NoValueError, Pool, of_recording, over_whole
 from jaxrnn.evaluation.metrics.sound import estoi, level, peak, pesq, sdr, si_sdr, si_sdr_improvement, snr, stoi
+from jaxrnn.evaluation.metrics.texts import cer, wer
 from jaxrnn.evaluation.systems import System
 from jaxrnn.settings.functions import check_options, lookup
 
@@ -37,8 +38,11 @@ __dir__ = __all__.copy
 
 _BUILT_IN = (
     si_sdr, si_sdr_improvement, snr, sdr, stoi, estoi, pesq, level, peak,
-    detection, accuracy, precision, recall, f1, auc, class_accuracy,
+    detection, accuracy, precision, recall, f1, auc, eer, class_accuracy, wer, cer,
 )  # fmt: skip
+
+#: Metrics that also judge the columns of a table, or only these.
+OF_TABLES = tuple(metric.__name__ for metric in (detection, accuracy, precision, recall, f1, auc, eer, wer, cer))
 
 METRICS: dict[str, Callable[..., Metric]] = {metric.__name__: metric for metric in _BUILT_IN}
 """The named metrics of jaxrnn: functions of options that make a `Metric`."""

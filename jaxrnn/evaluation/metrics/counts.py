@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from jaxrnn.evaluation.metrics.protocol import Column, Metric, NoValueError, Poo
 
 #: The rates of a detector.
 RATES = ("accuracy", "precision", "recall", "f1", "auc")
+#: The equal error rate has a metric of its own, as lower is better.
+EER = "eer"
 
 #: The number of bins of scores: for probabilities, a bin per thousandth.
 BINS = 1001
@@ -79,7 +82,7 @@ class Detector:
     def values(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         """Return rates by column, with NaN without a denominator.
 
-        Precision needs detections, recall and F1 need positives, and AUC needs positives and negatives.
+        Precision needs detections, recall and F1 need positives, and AUC and EER need positives and negatives.
         """
         true_negatives, false_positives, false_negatives, true_positives = np.moveaxis(sums[..., :4], -1, 0)
         positives = true_positives + false_negatives
@@ -96,6 +99,8 @@ class Detector:
             ),
             "auc": _ratio(beaten, negative.sum(-1) * positive.sum(-1)),
         }
+        if EER in self.columns:
+            rates[EER] = _equal_error_rate(negative, positive)
         return {column: rates[rate] for rate, column in self.columns.items()}
 
     def curve(self, sums: np.ndarray) -> dict[str, list[float]]:
@@ -119,6 +124,24 @@ class Detector:
         return {name: [float(value) for value in column] for name, column in zip(names, columns, strict=True)}
 
 
+def _equal_error_rate(negative: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """Return the rate at which misses and false alarms are equal, from histograms ``float64[..., bins]``.
+
+    Between two thresholds, both rates are interpolated linearly, which is the crossing of the ROC curve.
+    """
+    none = np.zeros((*negative.shape[:-1], 1))
+    missed = np.concatenate([none, np.cumsum(positive, -1)], -1)
+    alarms = np.concatenate([none, np.cumsum(negative, -1)], -1)
+    missed, alarms = _ratio(missed, missed[..., -1:]), 1 - _ratio(alarms, alarms[..., -1:])
+    above = missed - alarms  # from -1 to 1
+    at = np.argmax(above >= 0, -1)[..., None]
+    (low, high), (start, end) = (
+        [np.take_along_axis(rate, np.maximum(place, 0), -1)[..., 0] for place in (at - 1, at)]
+        for rate in (above, missed)
+    )
+    return start + (end - start) * _ratio(-low, high - low)
+
+
 def detection(
     called: str = "detection",
     output: str | None = None,
@@ -127,6 +150,8 @@ def detection(
     bins: int = BINS,
     low: float = 0.0,
     high: float = 1.0,
+    label: str = "label",
+    score: str = "score",
 ) -> Metric:
     """Make accuracy, precision, recall, F1 and the area under the ROC curve of a detector's scores.
 
@@ -143,11 +168,13 @@ def detection(
         bins: the number of bins.
         low: the lowest possible score.
         high: the highest possible score; a recording with scores outside has no value.
+        label: in a table, the column of labels.
+        score: in a table, the column of scores.
 
     Raises:
         InputError: a rate does not exist, or the range of scores is empty.
     """
-    if not rates or any(rate not in RATES for rate in rates) or len(set(rates)) != len(rates):
+    if not rates or any(rate not in (*RATES, EER) for rate in rates) or len(set(rates)) != len(rates):
         raise InputError(f"{called}: rates must be some of {', '.join(RATES)}, not {', '.join(map(str, rates))}")
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or bins < 2 or math.isnan(threshold):
         raise InputError(
@@ -156,12 +183,22 @@ def detection(
     prefix = "" if called == "detection" else f"{called}_"
     columns = {rate: called if len(rates) == 1 else f"{prefix}{rate}" for rate in rates}
     detector = Detector(threshold, bins, float(low), float(high), columns)
-    return _counted(
+    pool = Pool(f"{called}_counts", 4 + 2 * bins, detector.values, detector.curve)
+
+    def of_row(label: float | None, score: float | None) -> dict[str, Any]:
+        if label is None or score is None or math.isnan(label) or math.isnan(score):
+            raise NoValueError("there is no label or no score")
+        try:
+            return {pool.key: pool.counts(detector.counts(np.array([score]), np.array([label]), None))}
+        except NoValueError as error:
+            raise InputError(f"{called}: {error}") from error
+
+    metric = _counted(
         called,
         output,
-        Pool(f"{called}_counts", 4 + 2 * bins, detector.values, detector.curve),
+        pool,
         detector.counts,
-        tuple(map(Column, columns.values())),
+        tuple(Column(column, higher_is_better=rate != EER) for rate, column in columns.items()),
         {
             "kind": "detection",
             "threshold": threshold,
@@ -169,8 +206,11 @@ def detection(
             "bins": bins,
             "low": detector.low,
             "high": detector.high,
+            "label": label,
+            "score": score,
         },
     )
+    return dataclasses.replace(metric, reads={label: float, score: float}, of_row=of_row)
 
 
 def _one_rate(rate: str) -> Callable[..., Metric]:
@@ -183,15 +223,17 @@ def _one_rate(rate: str) -> Callable[..., Metric]:
         bins: int = BINS,
         low: float = 0.0,
         high: float = 1.0,
+        label: str = "label",
+        score: str = "score",
     ) -> Metric:
-        return detection(called, output, threshold, (rate,), bins, low, high)
+        return detection(called, output, threshold, (rate,), bins, low, high, label, score)
 
     metric.__name__ = metric.__qualname__ = rate
     metric.__doc__ = f"The {rate} of a detector; see `detection`."
     return metric
 
 
-accuracy, precision, recall, f1, auc = map(_one_rate, RATES)
+accuracy, precision, recall, f1, auc, eer = map(_one_rate, (*RATES, EER))
 
 
 def class_accuracy(called: str = "class_accuracy", output: str | None = None) -> Metric:

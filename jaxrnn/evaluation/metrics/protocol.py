@@ -110,6 +110,11 @@ class Metric:
             the name of the metric and an underscore; the run determines the names. Unit and direction are shared.
         pool: the addition of counts over a corpus; None if the metric has no counts.
         options: values besides the name that determine the metric.
+        reads: the columns of a table that the metric can judge in place of an output, by name, with the type of values,
+            `str` or `float`.
+        of_row: a function from the values of these columns, in order, to values by column and counts, like the result
+            of an `Accumulator`; None if the metric judges outputs only. Raises NoValueError, or InputError for a value
+            that does not fit the options.
     """
 
     name: str
@@ -121,6 +126,8 @@ class Metric:
     by_key: bool = False
     pool: Pool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    reads: Mapping[str, type] = field(default_factory=dict)
+    of_row: Callable[..., dict[str, Any]] | None = None
 
     @property
     def facts(self) -> dict[str, Any]:

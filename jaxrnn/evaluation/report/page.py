@@ -152,6 +152,8 @@ class Shown:
     def sounds(self, row: Row) -> dict[str, Location | str]:
         """Return the sounds of a recording by label, or the reason for the absence of a sound."""
         name, item = row["id"], self._items.get(row["id"])
+        if row["path"] is None:
+            return {}
         sounds: dict[str, Location | str] = {"input": item.path if item is not None else location(row["path"])}
         if self.baseline is None:
             sounds["output"] = self.results.output(name)
