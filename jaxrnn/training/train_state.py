@@ -20,7 +20,7 @@ from jaxrnn.training.sharding import Placement, as_key, host
 from jaxrnn.training.updates import UpdateState
 
 #: Version of the format of checkpoints.
-FORMAT = 4
+FORMAT = 3
 
 Named = dict[str, np.ndarray]
 #: The record of an update: named numbers.
@@ -100,6 +100,7 @@ def decode(arrays: Mapping[str, Any], sealed: Mapping[str, Any]) -> Snapshot:
             raise ValueError(f"{group} {name!r} does not have the digest that it gives")
         groups[group][name] = array
     counters = facts["counters"]
+    counters.pop("patience_counter", None)  # of versions in which early stopping was no callback
     return Snapshot(
         settings=facts["settings"],
         counters=Counters(**{**counters, "position": Position(**counters["position"])}),
