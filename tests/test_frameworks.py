@@ -295,6 +295,27 @@ def test_torch_windows_that_overlap(torch):
     assert set(model.params) == {"bank"}
 
 
+def test_torch_logarithms_of_running_sums(torch):
+    """`logcumsumexp`, with which minimal GRUs are trained, stays a loop, also for minus infinity and large numbers."""
+
+    class Sums(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor([0.5, 1.5, 1.0]))
+
+        def forward(self, x):
+            return (self.scale * x).logcumsumexp(dim=1)
+
+    module = Sums()
+    model = jaxrnn.from_torch(module, torch.randn(2, 8, 3), time=1, exporter="script")
+    x = torch.randn(1, 30, 3)
+    x[:, :4, 0], x[:, 5, 1], x[:, 9, 2], x[:, 12, 2] = -np.inf, np.inf, 500.0, 490.0
+    whole = module(x).detach().numpy()
+    assert np.isneginf(whole[:, :4, 0]).all() and np.isposinf(whole[:, 5:, 1]).all()
+    for found in (model(x=x.numpy()), model.stream().run(model.params, {"x": x.numpy()})):
+        np.testing.assert_allclose(found["output"], whole, rtol=1e-5, atol=1e-5)
+
+
 def test_torch_problems(torch):
     """A loop over the frames of the example, bad axes and bad arguments are named; the module stays as it was."""
 

@@ -126,8 +126,8 @@ class _Unrolled:
                 return False
             if not self._move_to_later_turn():
                 break
-        chosen = self._aligned(self.last)
-        if chosen is None:
+        chosen = self._aligned(self.last) or self._completed()
+        if not chosen:
             return False
         # What follows the loop depends on the last frame, too.
         inner = {id(node) for node in chosen}
@@ -289,6 +289,28 @@ class _Unrolled:
         if gaps:
             chosen += [None] * (len(model) - len(chosen))
         return chosen if len(chosen) == len(model) else None
+
+    def _completed(self) -> list[onnx.NodeProto]:
+        """Return the last turn with the nodes that only a next turn would read, which an exporter leaves out."""
+        chosen = self._aligned(self.last, gaps=True) or []
+        for at, operands in enumerate(self.operands):
+            if chosen[at] is not None:
+                continue
+            model = self.turns[self.model][at]
+            copy = _again(model, {name: f"{name}.{self.label}_end" for name in model.output})
+            for index, operand in enumerate(operands):
+                if operand.place is None:
+                    name = operand.outside
+                    if operand.step is not None:
+                        name = f"{copy.output[0]}.{index}"
+                        value = operand.base + self.last * operand.step
+                        self.constants[name] = _constant(name, value, operand.step.dtype)
+                else:
+                    nodes = self.turns[self.last - operand.turns_before] if operand.turns_before else chosen
+                    name = nodes[operand.place[0]].output[operand.place[1]]
+                copy.input[index] = name
+            chosen[at] = copy
+        return chosen
 
     def _is_at(self, node: onnx.NodeProto, at: int, chosen: Sequence[Any]) -> bool:
         """Return True if a node and a node of the model have equal operands from outside and from the turn."""

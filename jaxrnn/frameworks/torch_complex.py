@@ -1,4 +1,4 @@
-"""Complex numbers of PyTorch as pairs of real tensors, and `fold`, in forms that the TorchScript exporter writes."""
+"""Complex numbers of PyTorch as pairs of real tensors, and other functions, in forms that the exporter writes."""
 
 # pyright: reportMissingImports=false
 
@@ -297,6 +297,20 @@ def _fold(
     return sums[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width]
 
 
+@torch.jit.script
+def _log_sums(x: torch.Tensor) -> torch.Tensor:
+    """Return the logarithms of running sums of exponentials along the first axis, as a loop that stays a loop."""
+    total = torch.full_like(x[0], -float("inf"))
+    outputs: list[torch.Tensor] = []
+    for index in range(x.size(0)):
+        frame = x[index]
+        largest = torch.maximum(total, frame)
+        largest = torch.where(torch.isinf(largest), torch.zeros_like(largest), largest)
+        total = largest + torch.log(torch.exp(total - largest) + torch.exp(frame - largest))
+        outputs.append(total)
+    return torch.stack(outputs)
+
+
 #: Functions that make complex numbers, and others that the exporter refuses.
 _MAKERS: dict[str, Callable[..., Any]] = {
     "stft": _stft,
@@ -305,5 +319,6 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "complex": ComplexTensor,
     "polar": _polar,
     "fold": _fold,
+    "logcumsumexp": lambda input, dim: _log_sums(input.movedim(dim, 0)).movedim(0, dim),
     "view_as_complex": lambda value: ComplexTensor(value[..., 0], value[..., 1]),
 }
