@@ -319,6 +319,9 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "complex": ComplexTensor,
     "polar": _polar,
     "fold": _fold,
+    "group_norm": lambda input, num_groups, *rest, **options: functional.group_norm(
+        input, int(num_groups), *rest, **options
+    ),
     "logcumsumexp": lambda input, dim: _log_sums(input.movedim(dim, 0)).movedim(0, dim),
     "view_as_complex": lambda value: ComplexTensor(value[..., 0], value[..., 1]),
 }
