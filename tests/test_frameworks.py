@@ -317,6 +317,26 @@ def test_torch_logarithms_of_running_sums(torch):
         np.testing.assert_allclose(found["output"], whole, rtol=1e-5, atol=1e-5)
 
 
+def test_torch_groups_that_a_shape_counts(torch):
+    """`group_norm` with the heads of the input as groups, as in xLSTM."""
+
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(8))
+
+        def forward(self, x):
+            batch, time, heads, size = x.shape
+            rows = x.reshape(batch * time, heads * size)
+            return torch.nn.functional.group_norm(rows, num_groups=heads, weight=self.weight).view(x.shape)
+
+    module, x = Heads(), torch.randn(2, 7, 2, 4)
+    model = jaxrnn.from_torch(module, x, time=1, exporter="script")
+    assert set(model.params) == {"weight"}
+    found = model.stream().run(model.params, {"x": x[:1].numpy()})["output"]
+    assert np.abs(found - module(x[:1]).detach().numpy()).max() < 1e-5
+
+
 def test_torch_problems(torch):
     """A loop over the frames of the example, bad axes and bad arguments are named; the module stays as it was."""
 
