@@ -320,8 +320,10 @@ class _Unrolled:
             if each.place is None:
                 if name != each.outside:
                     return False
-            elif chosen[each.place[0]] is None or name != chosen[each.place[0]].output[each.place[1]]:
-                return False
+            else:
+                maker = chosen[each.place[0]] if each.place[0] < len(chosen) else None
+                if maker is None or name != maker.output[each.place[1]]:
+                    return False
         return True
 
     def _fits(
