@@ -295,6 +295,48 @@ def test_torch_windows_that_overlap(torch):
     assert set(model.params) == {"bank"}
 
 
+def test_torch_logarithms_of_running_sums(torch):
+    """`logcumsumexp`, with which minimal GRUs are trained, stays a loop, also for minus infinity and large numbers."""
+
+    class Sums(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor([0.5, 1.5, 1.0]))
+
+        def forward(self, x):
+            return (self.scale * x).logcumsumexp(dim=1)
+
+    module = Sums()
+    model = jaxrnn.from_torch(module, torch.randn(2, 8, 3), time=1, exporter="script")
+    x = torch.randn(1, 30, 3)
+    x[:, :4, 0], x[:, 5, 1], x[:, 9, 2], x[:, 12, 2] = -np.inf, np.inf, 500.0, 490.0
+    whole = module(x).detach().numpy()
+    assert np.isneginf(whole[:, :4, 0]).all()
+    assert np.isposinf(whole[:, 5:, 1]).all()
+    for found in (model(x=x.numpy()), model.stream().run(model.params, {"x": x.numpy()})):
+        np.testing.assert_allclose(found["output"], whole, rtol=1e-5, atol=1e-5)
+
+
+def test_torch_groups_that_a_shape_counts(torch):
+    """`group_norm` with the heads of the input as groups, as in xLSTM."""
+
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(8))
+
+        def forward(self, x):
+            batch, time, heads, size = x.shape
+            rows = x.reshape(batch * time, heads * size)
+            return torch.nn.functional.group_norm(rows, num_groups=heads, weight=self.weight).view(x.shape)
+
+    module, x = Heads(), torch.randn(2, 7, 2, 4)
+    model = jaxrnn.from_torch(module, x, time=1, exporter="script")
+    assert set(model.params) == {"weight"}
+    found = model.stream().run(model.params, {"x": x[:1].numpy()})["output"]
+    assert np.abs(found - module(x[:1]).detach().numpy()).max() < 1e-5
+
+
 def test_torch_problems(torch):
     """A loop over the frames of the example, bad axes and bad arguments are named; the module stays as it was."""
 

@@ -108,6 +108,28 @@ def two_loops(net, x):
     return torch.cat(outputs, dim=1)
 
 
+def state_of_parts(net, x):
+    """The state is split into parts and joined again, and nothing reads the state after the last frame."""
+    state, outputs = zeros(x, 8), []
+    for t in range(x.shape[1]):
+        one, two = torch.split(state, [5, 3], 1)
+        one = net.first(x[:, t], one)
+        two = net.second(one, two)
+        outputs.append(two)
+        state = torch.cat([one, two], 1)
+    return torch.stack(outputs, 1)
+
+
+def kept_shape(net, x):
+    """The module keeps its state in an attribute, of which a call reads the shape, as neurons of snnTorch do."""
+    h, outputs = torch.zeros_like(getattr(net, "kept", torch.zeros(()))), []
+    for frame in x.unbind(1):
+        h = torch.sigmoid(net.rate) * (h if h.shape == frame.shape else torch.zeros_like(frame)) + frame
+        net.kept = h
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
 def backwards(net, x):
     h, outputs = zeros(x), []
     for t in reversed(range(x.shape[1])):
@@ -145,6 +167,8 @@ def loops():
         "last state": Cells(last_state, cell=nn.GRUCell(6, 5), head=head),
         "second order": Cells(second_order, b=filters),
         "two loops": Cells(two_loops, first=nn.GRUCell(6, 5), second=nn.LSTMCell(8, 5), head=head),
+        "state of parts": Cells(state_of_parts, first=nn.RNNCell(6, 5), second=nn.RNNCell(5, 3)),
+        "kept shape": Cells(kept_shape, rate=nn.Parameter(torch.randn(6))),
         "backwards": Cells(backwards, cell=nn.GRUCell(6, 5), head=head),
         "written": Cells(written, cell=nn.GRUCell(6, 5), head=head),
     }

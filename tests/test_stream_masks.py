@@ -161,6 +161,18 @@ def test_numbers_that_a_type_does_not_hold_stay_refused(function, most):
                   constraints=[f"S <= {most}"])  # fmt: skip
 
 
+def test_frames_that_are_tiled():
+    """Frames repeated for all queries or keys are a broadcast, as `Tensor.repeat` of xLSTM writes it."""
+
+    def tiled(x):
+        n = jnp.arange(x.shape[0])
+        seen = (n[:, None] >= n) & (n[:, None] - n < 4)
+        differences = jnp.tile(x[None], (x.shape[0], 1)) - jnp.tile(x[:, None], (1, x.shape[0]))
+        return jnp.where(seen, differences, 0).sum(1)
+
+    check_values(tiled, (20,), lengths=(1, 11), chunkings=((1,), (3, 1)))
+
+
 def test_columns_of_a_constant_do_not_count_frames():
     """Columns that differ by 1 in each frame are no positions."""
     columns = lambda x: jnp.broadcast_to(jnp.arange(4), (x.shape[0], 4))[:, 1:3]  # noqa: E731

@@ -305,7 +305,12 @@ class _Unrolled:
             )
             for index, each in enumerate(self.operands[at]):
                 source = turn - each.turns_before
-                if each.step is not None or source < first:
+                if each.step is not None:
+                    name = f"{copy.output[0]}.{index}"
+                    self.constants[name] = _constant(name, each.base + turn * each.step, each.step.dtype)
+                    copy.input[index] = name
+                    continue
+                if source < first:
                     return None
                 if each.place is not None:
                     there = self.turns[source] if each.turns_before else chosen

@@ -123,6 +123,30 @@ def _fold(
     return sums[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width]
 
 
+def _group_norm(input: torch.Tensor, num_groups: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+    """`torch.nn.functional.group_norm` with a number that the exporter knows."""
+    return functional.group_norm(input, int(num_groups), *arguments, **options)
+
+
+@torch.jit.script
+def _log_sums(x: torch.Tensor) -> torch.Tensor:
+    """Return the logarithms of running sums of exponentials along the first axis, as a loop that stays a loop."""
+    total = torch.full_like(x[0], -float("inf"))
+    outputs: list[torch.Tensor] = []
+    for index in range(x.size(0)):
+        frame = x[index]
+        largest = torch.maximum(total, frame)
+        largest = torch.where(torch.isinf(largest), torch.zeros_like(largest), largest)
+        total = largest + torch.log(torch.exp(total - largest) + torch.exp(frame - largest))
+        outputs.append(total)
+    return torch.stack(outputs)
+
+
+def _logcumsumexp(input: torch.Tensor, dim: int) -> torch.Tensor:
+    """`torch.logcumsumexp` as a loop."""
+    return _log_sums(input.movedim(dim, 0)).movedim(0, dim)
+
+
 class FrameWrites:
     """Tensors into which a loop writes each frame, ``y[:, t] = frame``, as stacks of these frames.
 
@@ -175,6 +199,9 @@ FORMS: dict[Any, Callable[..., Any]] = {
     torch.linalg.solve_triangular: _solve_triangular,
     torch.repeat_interleave: _repeat_interleave,
     torch.Tensor.repeat_interleave: _repeat_interleave,
+    torch.logcumsumexp: _logcumsumexp,
+    torch.Tensor.logcumsumexp: _logcumsumexp,
     functional.fold: _fold,
+    functional.group_norm: _group_norm,
     functional.scaled_dot_product_attention: _attention,
 }

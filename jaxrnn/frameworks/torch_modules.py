@@ -167,8 +167,8 @@ def from_torch(
             if kind in ("loops", "compiled") and not re.search(_FIXED, failures[0]):
                 continue
             try:
-                call.renew()
                 exported = call.with_turns(axes) if kind == "loops" else call
+                exported.renew()
                 export = _exporter("script" if kind == "loops" else kind, exported, axes, names)
                 proto = export()
                 if lost := lost_weights(proto, weights):

@@ -295,6 +295,17 @@ def _reduced(equation: JaxprEqn) -> Callable[..., Any] | None:
     return (lambda x, _: reduce(x, axes)) if neutral else None
 
 
+@_SPELLED.add("tile")
+def _tiled(equation: JaxprEqn) -> Callable[..., Any] | None:
+    """Return a repetition along axes of size 1 by a size that depends on a length, or None: it is a broadcast."""
+    sizes, times = _shape_of(equation.invars[0]), equation.params["reps"]
+    repeated = [size for size, each in zip(sizes, times, strict=True) if not isinstance(each, int) or each > 1]
+    if all(isinstance(each, int) for each in times) or any(not isinstance(each, int) or each > 1 for each in repeated):
+        return None
+    shape = _shape_of(equation.outvars[0])
+    return lambda x: lax.broadcast_in_dim(x, shape, range(x.ndim))
+
+
 SPELLINGS: Rules[Callable[[JaxprEqn], Sequence[JaxprEqn]]] = Rules()
 
 
