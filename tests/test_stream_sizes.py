@@ -276,7 +276,7 @@ def test_inputs_that_a_node_adds_have_one_time_axis_whatever_else_is_unknown():
         _ = asked.state
     for loaded, multiple in ((asked, 1), (blocks_of(10), 10)):
         assert dict(loaded.dimensions) == {"T": "T", "U": "T"}
-        assert [each.time_axis for each in loaded.stream(multiple=multiple).spec.inputs] == [None, 0, 0]
+        assert [each.time_axis for each in loaded.stream("T", multiple=multiple).spec.inputs] == [None, 0, 0]
     blocks = blocks_of(11)  # no length that is tried is a multiple
     with pytest.raises(
         jaxrnn.InputError, match=r"not known whether U must be equal to T; `dims=\{'U': 'T'\}` if it is"

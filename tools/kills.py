@@ -74,7 +74,8 @@ def train(folder: Path, end: End | None) -> None:
         callbacks=[*logs(["csv", "jsonl", "tensorboard"], folder / "run"), Ending()],
         progress=False,
     )
-    np.savez(folder / "result.npz", **{name: np.asarray(array) for name, array in fitted.params.items()})
+    params: dict[str, Any] = {name: np.asarray(array) for name, array in fitted.params.items()}
+    np.savez(folder / "result.npz", **params)
 
 
 def train_on(folder: Path, plan: list[End]) -> None:

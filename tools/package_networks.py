@@ -161,7 +161,7 @@ def _decoder(name: str, *, time: int = 12, stream: Mapping[str, Any] | None = No
 
 def _with_chunks_of_1(built: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return a network whose gated delta rule goes frame by frame, which computes the same function."""
-    module = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
+    module: Any = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     module.torch_chunk_gated_delta_rule = functools.partial(module.torch_chunk_gated_delta_rule, chunk_size=1)
     return built
 
@@ -229,7 +229,7 @@ def _xlstm(kind: str) -> Any:
     return parts.xLSTMBlockStack(parts.xLSTMBlockStackConfig(**options))
 
 
-def _decoder() -> Any:
+def _masked_decoder() -> Any:
     """Return a causal decoder of x-transformers with rotary positions."""
     layers = _of("x_transformers.Decoder")(dim=16, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True)
     return _of("x_transformers.ContinuousTransformerWrapper")(
@@ -263,7 +263,12 @@ _DECODER = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, 
 _DECODER |= {"num_key_value_heads": 1, "head_dim": 4, "vocab_size": 11, "pad_token_id": 0}
 _PAST = {"past": 64}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 4, "mamba_d_state": 4, "mamba_chunk_size": 4}
-_DELTA = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 4, "num_experts": 2}
+_DELTA: dict[str, Any] = {
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 4,
+    "num_experts": 2,
+}
 _DELTA |= {"linear_value_head_dim": 4, "layer_types": ["linear_attention"], "mlp_only_layers": [0]}
 _TASNET = {"n_filters": 16, "kernel_size": 16, "bn_chan": 8, "hid_chan": 16, "skip_chan": 8}
 _TASNET |= {"n_blocks": 2, "n_repeats": 1}
@@ -658,7 +663,7 @@ NETWORKS = {
         autopad=True,
     ),
     "Decoder (x-transformers)": _network(
-        "tools.package_networks._decoder", (2, 12, 8), package="x-transformers", time=1, stream={"past": 16}
+        "tools.package_networks._masked_decoder", (2, 12, 8), package="x-transformers", time=1, stream={"past": 16}
     ),
     "Demucs, causal": _network("denoiser.demucs.Demucs", (2, 1, 64), hidden=4, depth=2, resample=1, normalize=False),
     "LIF (norse)": _network("norse.torch.LIF", (12, 2, 8), time=0, run=_first_output),

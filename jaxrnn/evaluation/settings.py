@@ -241,6 +241,8 @@ def recordings_in(path: Path, overrides: Overrides = ()) -> list[tuple[Sequence[
     """Return the recordings and references of a settings file, with the function that examines them."""
     file = SettingsFile(EvaluationSettings, path, overrides)
     system = file.settings.system
+    if system is None:
+        raise InputError(f"{path} is about a table of texts or scores, which has no recordings to check")
     examine = functools.partial(examine_recording, rate=None if system.function is not None else system.rate)
     return [(recordings_of(_corpus(file)), examine)]
 

@@ -151,7 +151,7 @@ def inspect_model(
     *,
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
-    dims: Mapping[str, int | str | Mapping[int, Any]] | None = None,
+    dims: Mapping[str, int | str | Mapping[Any, Any]] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,
     streams: bool | str = False,

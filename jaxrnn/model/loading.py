@@ -45,7 +45,7 @@ def load(
     *,
     static: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
-    dims: Mapping[str, int | str | Mapping[int, Any]] | None = None,
+    dims: Mapping[str, int | str | Mapping[Any, Any]] | None = None,
     max_trip_count: int | Mapping[str, int] | None = None,
     limits: Limits | None = None,
     operators: OwnOperators | None = None,

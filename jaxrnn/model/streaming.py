@@ -298,7 +298,8 @@ def stream_model(
             f"{model.label}: it is not known whether {unknown[0]} must be equal to {symbol}; "
             f"`dims={ {unknown[0]: symbol} }` if it is, `dims={ {unknown[0]: SIZE} }` if it is not"
         )
-    if doubt:
+    # A state of more than counters shows that a recurrence or window runs along time.
+    if doubt and all(each.kind == "counter" for each in streamed.spec.state):
         warnings.warn(f"{model.label}: {doubt}. Say which dimension is time: `symbol=NAME`", stacklevel=3)
     return streamed
 
