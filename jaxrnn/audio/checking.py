@@ -20,7 +20,7 @@ from jaxrnn.errors import InputError
 
 @short_repr
 @dataclass(frozen=True)
-class Checked:
+class Inspected:
     """The faults of recordings.
 
     Attributes:
@@ -91,7 +91,7 @@ def examine_example(path: Location, *, headers: bool = False) -> str:
 
 def check_recordings(
     paths: Iterable[Location], examine: Examine = examine_recording, *, progress: bool | None = None
-) -> Checked:
+) -> Inspected:
     """Read recordings in parallel, and return the faults of all.
 
     A fault is a file that cannot be read, is empty, or ends before the length in the header, and a sample that is NaN
@@ -132,4 +132,4 @@ def check_recordings(
     others = {
         path: f"{path} has {form}, and most recordings have {most}" for path, form in forms.items() if form != most
     }
-    return Checked(len(places), faults, others)
+    return Inspected(len(places), faults, others)

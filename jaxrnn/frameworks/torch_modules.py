@@ -136,7 +136,7 @@ def from_torch(
         constants: names of trainable weights that may be constants of the file, because the module reads them as
             numbers. A different trainable weight that is a constant of the file is an error.
         verify: True to compare the model at all sizes above. By default, doubled sizes are left out if the module runs
-            at the sizes plus 1, and 5 times the sizes if the file runs at 17 times; this takes a third less time.
+            at the sizes plus 1, and 5 times the sizes if the file runs at 17 times; this takes a quarter less time.
         options: other arguments of `jaxrnn.load`, such as ``state``.
 
     Raises:

@@ -33,7 +33,7 @@ Choice = dict[tuple[Any, ...], str | None]
 
 
 @dataclass(frozen=True)
-class Band:
+class BandFormula:
     """The formula of a mask from frames to frames: elements follow from the number of the column minus that of the row.
 
     Attributes:
@@ -66,7 +66,7 @@ class BakedPlace:
     readings: tuple[Any, ...]  # formulas of the length; for a layout tuples of sizes
     is_open: bool = False  # whether the first reading is taken unless an equation needs another one
     doubt: str = ""  # why the number cannot be taken for granted if no equation decides
-    band: Band | None = None  # the formula of a mask
+    band: BandFormula | None = None  # the formula of a mask
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -481,7 +481,7 @@ def _order(array: np.ndarray) -> str:
     return ""
 
 
-def _band(array: np.ndarray, row: int) -> Band | None:
+def _band(array: np.ndarray, row: int) -> BandFormula | None:
     """Return the formula of a mask with rows along an axis, such as a causal mask or a band, or None."""
     length = array.shape[row]
     for column in range(row + 1, array.ndim):
@@ -494,7 +494,7 @@ def _band(array: np.ndarray, row: int) -> Band | None:
         # A single element in a corner does not show that the mask goes on so.
         is_clear = 1 <= len(steps) <= 2 and steps[0] > 1 and steps[-1] < len(by_distance) - 1
         if is_clear and np.array_equal(matrix[1:, 1:], matrix[:-1, :-1]):
-            return Band((row, column), tuple(map(int, steps - (length - 1))), tuple(by_distance[[0, *steps]]))
+            return BandFormula((row, column), tuple(map(int, steps - (length - 1))), tuple(by_distance[[0, *steps]]))
     return None
 
 

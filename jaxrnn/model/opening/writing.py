@@ -18,7 +18,7 @@ from jaxrnn._jax.context import exact_types
 from jaxrnn.comparison import compare
 from jaxrnn.errors import InputError, JaxrnnError, ModelError, UnsupportedError
 from jaxrnn.model.opening.formulas import Openings, SizeFormulas, value_in, walked
-from jaxrnn.model.opening.places import Band
+from jaxrnn.model.opening.places import BandFormula
 from jaxrnn.model.opening.search import Opening, Trial, Written
 from jaxrnn.onnx import ir
 from jaxrnn.onnx.binding import BoundGraph, bind
@@ -181,7 +181,7 @@ class _PlaceWriter:
         assert value is not None, "a reading has a kind"
         return value
 
-    def _banded(self, band: Band, size: Any, rank: int) -> ir.Value:
+    def _banded(self, band: BandFormula, size: Any, rank: int) -> ir.Value:
         """Return a mask from the numbers of its rows and columns."""
         zero, one = (self._constant(np.asarray(number, np.int64)) for number in (0, 1))
         numbers = self._add("Range", zero, self._scalar(size), one)
