@@ -122,9 +122,9 @@ def _measure(out: Path, options: argparse.Namespace) -> None:
     said("the parts read again")
     metrics = [build_metric(name) for name in ("si_sdr", "si_sdr_improvement", "level")]
     results = results_of("scale", again.scan(), corpus, metrics, slices=["snr", "noise"])
-    write_results(out, results)
+    write_results(results, out)
     said("table and summary", out / TABLE, out / "results.json")
-    write_report(out / "report.html", results)
+    write_report(results, out / "report.html")
     said("page", out / "report.html")
 
 

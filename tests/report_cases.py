@@ -129,8 +129,8 @@ def make_report(corpus: Any) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Player, "SECONDS", 1.0)
         write_report(
-            path,
             results("first", rows, *metrics, outputs=outputs, slices=["noise", "talker"], **facts),
+            path,
             baseline=results("second", others, *metrics, outputs=outputs),
             corpus=items,
             times={"times_real_time": 151.4},

@@ -89,7 +89,7 @@ def test_metrics_are_those_of_the_results(tmp_path):
     metrics = with_unprocessed([si_sdr()])
     rows = [{"id": str(each), "seconds": 1.0, "status": "ok", **row} for each, row in enumerate(rows)]
     results = results_from("mine", rows, metrics)
-    write_results(tmp_path, results)
+    write_results(results, tmp_path)
     options = ("--metrics", f"my | set={tmp_path}", "--task", "audio-to-audio")
     text = call("card", tmp_path / "odd `name|.onnx", *options).stdout
     mean, summary = 15.5, results.document["summary"]["si_sdr"]

@@ -81,7 +81,7 @@ def test_checkpoints_are_chosen(layers, tmp_path, monkeypatch):
     file, params = layers
     asked = []
 
-    def load_checkpoint(folder, model=None, step=None, best=True):
+    def load_checkpoint(folder, model=None, *, step=None, best=True):
         asked.append((folder.name, model.label, step, best))
         return params
 

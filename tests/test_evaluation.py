@@ -424,7 +424,7 @@ def test_options_of_metrics_are_in_the_fingerprint(tmp_path):
     def options(kind):
         name = "test_evaluation.py:louder"
         if kind == "made":
-            return [[build_metric(name, {"decibels": number}, folder)] for number in (1, 2)]
+            return [[build_metric(name, {"decibels": number}, folder=folder)] for number in (1, 2)]
         return [[over_whole(functools.partial(share, above=number), "share")] for number in (0.1, 0.2)]
 
     for kind in ("made", "judged"):

@@ -137,7 +137,7 @@ def test_functions_of_ones_own_are_found_by_name_and_fail_alone():
     output, reference = noisy(900)
     metrics = [
         build_metric(f"{here}:whole_mean", {"unit": "V", "higher_is_better": False}),
-        build_metric(f"{here.name}:several", {"power": 2, "called": "sum"}, here.parent),
+        build_metric(f"{here.name}:several", {"power": 2, "called": "sum"}, folder=here.parent),
         build_metric(f"{here}:failing"),
         build_metric(f"{here}:made", {"limit": 0.05}),
         build_metric("si_sdr", {"called": "quality"}),

@@ -74,7 +74,7 @@ def test_summaries_for_spreadsheets_and_papers(tmp_path):
     hostile = r"50%_of \x{}#&$~^"
     metric = over_whole(lambda x, s, rate: 0.0, hostile, unit="%")
     found = results_from("it", [{**row, hostile: place / 3} for place, row in enumerate(rows)], [SDR, metric])
-    write_summary(tmp_path, found)
+    write_summary(found, tmp_path)
     table = polars.read_csv(tmp_path / "summary.csv")
     assert table["metric"].to_list() == [SDR.name, hostile]
     assert table["mean"].to_list() == [found.document["summary"][name]["mean"] for name in table["metric"]]
@@ -83,7 +83,7 @@ def test_summaries_for_spreadsheets_and_papers(tmp_path):
     name = r"50\%\_of \textbackslash{}x\{\}\#\&\$\textasciitilde{}\textasciicircum{} (\%)"
     assert line.startswith(rf"{name} & 5 & 0.667 & ")
     assert all(line.count(" & ") == 4 for line in text.splitlines() if line.endswith(r"\\"))
-    write_summary(tmp_path, results_from("it", [*rows, row_of("silent", tmp_path, si_sdr=None)], [SDR]))
+    write_summary(results_from("it", [*rows, row_of("silent", tmp_path, si_sdr=None)], [SDR]), tmp_path)
     head, line = [each for each in (tmp_path / "summary.tex").read_text().splitlines() if "&" in each]
     assert head.startswith("metric & recordings & missing & mean &")
     assert line.startswith(r"si\_sdr (dB) & 5 & 1 & 3.00 & ")
@@ -110,7 +110,7 @@ def test_detectors_are_told_over_the_whole_corpus(tmp_path):
             rows.append(row_of(f"f{place}", Path(f"f{place}.npz"), **judge.result()))
         systems.append(results(f"noise {noise}", rows, metric))
     worse, better = systems
-    write_report(tmp_path / "r.html", better, baseline=worse)
+    write_report(better, tmp_path / "r.html", baseline=worse)
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     head, *_, last = page.rows("Both systems, frames of all files counted together")
     row = dict(zip(head, last, strict=True))
@@ -154,14 +154,14 @@ def test_best_and_worst_are_played(page):
 def test_lower_may_be_better(corpus, tmp_path):
     _, items, rows, _ = corpus
     found = results("it", rows, named("stoi"), named("si_sdr", "dB", False))
-    write_report(tmp_path / "r.html", found, corpus=items, main="si_sdr")
+    write_report(found, tmp_path / "r.html", corpus=items, main="si_sdr")
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.all("figcaption")[0][1] == page.all("dt")[0][1].removeprefix("mean ") == "si_sdr"
     order = [words for _, words in page.all("h4")]
     assert order[0] == "file11"
     assert order[5] == "gone"
     with pytest.raises(InputError, match=r"no metric 'sdr'.*there are: stoi, si_sdr"):
-        write_report(tmp_path / "r.html", found, main="sdr")
+        write_report(found, tmp_path / "r.html", main="sdr")
 
 
 def test_nothing_leads_out_of_the_page(report, page):
@@ -210,7 +210,7 @@ def test_pictures_and_tables_can_be_read_out(page):
 def test_same_rows_give_the_same_bytes(corpus, tmp_path):
     folder, items, rows, _ = corpus
     for name in ("one.html", "two.html"):
-        write_report(tmp_path / name, results("it", rows, outputs=folder / "outputs"), corpus=items)
+        write_report(results("it", rows, outputs=folder / "outputs"), tmp_path / name, corpus=items)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"one.html", "two.html"}
 
@@ -225,14 +225,14 @@ def test_same_rows_give_the_same_bytes(corpus, tmp_path):
 def test_any_text_can_be_a_name(name, tmp_path):
     rows = [row_of(f"{name}{place}", Path(name), **{name: place % 2, "si_sdr": float(place)}) for place in range(3)]
     found = results(name, rows, SDR, named(name), outputs=tmp_path, slices=[name], **{name: name})
-    write_report(tmp_path / "r.html", found, baseline=results(name, rows, SDR, named(name)), title=name)
+    write_report(found, tmp_path / "r.html", baseline=results(name, rows, SDR, named(name)), title=name)
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.all("h1")[0][1] == text(name)
     assert [row[0] for row in page.rows("All files")[1:]] == [text(f"{name}{place}") for place in range(3)]
 
 
 def test_names_of_files_may_be_no_text(tmp_path):
-    write_report(tmp_path / "r.html", results("it", [row_of("caf\udce9", Path("caf\udce9"), si_sdr=1.0)]))
+    write_report(results("it", [row_of("caf\udce9", Path("caf\udce9"), si_sdr=1.0)]), tmp_path / "r.html")
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.rows("All files")[1][0] == "caf?"
 
@@ -258,7 +258,7 @@ def test_any_values_give_a_page(values, tmp_path):
     rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value) for place, value in enumerate(values)]
     for found in (results("it", rows), results_from("it", rows, ())):
         baseline = results("that", rows) if values and found.columns else None
-        write_report(tmp_path / "r.html", found, baseline=baseline)
+        write_report(found, tmp_path / "r.html", baseline=baseline)
         page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
         assert len(page.rows("All files")) == len(values) + 1
 
@@ -268,7 +268,7 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(Player, "SECONDS", 0.4)
     monkeypatch.setattr(Player, "MEGABYTES", 0.05)
     monkeypatch.setattr(pages, "ROWS", 5)
-    write_report(tmp_path / "r.html", results("it", rows, outputs=folder / "outputs"), corpus=items, examples=3)
+    write_report(results("it", rows, outputs=folder / "outputs"), tmp_path / "r.html", corpus=items, examples=3)
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     sounds = [base64.b64decode(str(attributes["src"]).split(",")[1]) for attributes, _ in page.all("audio")]
     assert 0 < sum(map(len, sounds)) <= 50_000
@@ -276,7 +276,7 @@ def test_a_page_holds_no_more_than_it_may(corpus, tmp_path, monkeypatch):
     assert "The table holds the 5 errors and worst" in page.text
     assert {row[0] for row in page.rows("All files")[1:]} == {text(HOSTILE), "gone", "file0", "file1", "file2"}
     with pytest.raises(InputError, match="examples must be a whole number from 0 on, not -1"):
-        write_report(tmp_path / "r.html", results("it", rows), examples=-1)
+        write_report(results("it", rows), tmp_path / "r.html", examples=-1)
 
 
 def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(tmp_path, monkeypatch):
@@ -288,7 +288,7 @@ def test_a_page_of_a_large_corpus_holds_its_errors_its_ends_and_some_at_random(t
     for place in (3, 700):
         rows[place] |= {"status": "error", "error": "it is torn", "si_sdr": None}
     others = [row | {"si_sdr": None if row["error"] else row["si_sdr"] + place % 2} for place, row in enumerate(rows)]
-    write_report(tmp_path / "r.html", results("it", rows), baseline=results("that", others), examples=2)
+    write_report(results("it", rows), tmp_path / "r.html", baseline=results("that", others), examples=2)
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "The plots are of 100 files drawn at random" in page.text
     assert "All files (1\N{NARROW NO-BREAK SPACE}000)" in page.text
@@ -307,14 +307,14 @@ def test_a_report_takes_the_place_of_another_whole(corpus, tmp_path, monkeypatch
     path = tmp_path / "r.html"
     path.write_text("before")
     (tmp_path / "file").write_text("")
-    check_refused(InputError, "cannot be written", write_report, tmp_path / "file" / "r.html", results("it", rows))
+    check_refused(InputError, "cannot be written", write_report, results("it", rows), tmp_path / "file" / "r.html")
 
     def fail(*args: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", fail)
-        check_refused(InputError, "No space left", write_report, path, results("it", rows))
+        check_refused(InputError, "No space left", write_report, results("it", rows), path)
     assert path.read_text() == "before"
     assert {found.name for found in tmp_path.iterdir()} == {"r.html", "file"}
 
@@ -324,7 +324,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, f"jaxrnn.evaluation.report.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingPackageError, match=r"altair is needed for a report: pip install 'jaxrnn\[evaluate\]'"):
-        write_report(tmp_path / "r.html", results("it", []))
+        write_report(results("it", []), tmp_path / "r.html")
 
 
 def test_sounds_are_kept_without_loss():

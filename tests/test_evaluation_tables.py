@@ -72,7 +72,7 @@ def document(rows, metrics=METRICS, **options):
 
 
 def write(folder, rows, metrics=METRICS, **options):
-    write_results(folder, results_from("it", rows, metrics, **options))
+    write_results(results_from("it", rows, metrics, **options), folder)
     return folder
 
 
@@ -98,7 +98,7 @@ def test_a_table_has_a_sound_type_for_every_column_and_a_file_for_it_the_same_by
     assert table["si_sdr"].to_list() == [row.get("si_sdr") for row in rows]
     assert table["level"].null_count() == len(rows)
     results = results_from("a", rows, METRICS, slices=["place"], facts={"latency": {"y": 1}})
-    write_results(tmp_path / "a", results)
+    write_results(results, tmp_path / "a")
     write(tmp_path / "b", rows[::-1], slices=["place"], facts={"latency": {"y": 1}})
     names = ["results.json", "results.parquet"]
     for name in names:

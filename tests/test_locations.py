@@ -371,7 +371,7 @@ def test_a_table_is_replaced_here_and_in_a_store_alike(tmp_path):
     bucket = new_bucket()
     for count in (50, 7):
         for place in (tmp_path / "a[1]", bucket / "a[1]"):
-            write_results(place, results_from("a", rows[:count][::-1], [level()]))
+            write_results(results_from("a", rows[:count][::-1], [level()]), place)
             assert read_results(place).column("level").to_list() == [row["level"] for row in rows[:count]]
         assert contents(bucket) == contents(tmp_path)
         assert contents(bucket).keys() == {"a[1]/results.json", "a[1]/results.parquet"}

@@ -164,7 +164,7 @@ def test_browser_draws_whatever_is_in_a_corpus(browser, tmp_path):
         ]
         metrics = (SDR, *(named(name, unit) for name, unit in names.items()))
         both = [results(f"{HOSTILE}{name}", rows, *metrics) for name in (system, "other")]
-        write_report(tmp_path / "r.html", both[0], baseline=both[1] if rows else None)
+        write_report(both[0], tmp_path / "r.html", baseline=both[1] if rows else None)
         opened(browser, tmp_path / "r.html")
         # Two systems that gave the same are two all the same.
         bars = marks(browser, "si_sdr", "rect") if any(map(defined, zip(found))) else []
@@ -183,7 +183,7 @@ def test_browser_sorts_and_filters(browser, tmp_path):
     rng = np.random.default_rng(0)
     values = [None, math.inf, -math.inf, *rng.normal(0, 10, 1000).round(3).tolist()]
     rows = [row_of(f"f{place}", Path("f.wav"), si_sdr=value, part=place % 7) for place, value in enumerate(values)]
-    write_report(tmp_path / "r.html", results("it", rows), examples=0)
+    write_report(results("it", rows), tmp_path / "r.html", examples=0)
     opened(browser, tmp_path / "r.html")
     headers = browser.find_elements("css selector", "#files-table thead th")
     assert [header.text.split()[0] for header in headers] == ["id", "seconds", "si_sdr", "part"]

@@ -206,7 +206,7 @@ class Evaluation:
             facts={**(self.parts.environment or {}), **self._facts, "latency": latency(self.system)},
             outputs=self.outputs,
         )
-        write_results(folder, results)
+        write_results(results, folder)
         return dataclasses.replace(results, scan=read_table(folder))
 
     def conclude(self, times: Mapping[str, Any], baseline: Results | None = None) -> Results:
@@ -221,10 +221,10 @@ class Evaluation:
             MissingPackageError: the report needs a package that is not installed.
         """
         out, results = self.parts.folder, self.write_results()
-        write_summary(out, results)
+        write_summary(results, out)
         write_whole(out / TIMES, lambda file: file.write_text(json.dumps(dict(times), indent=1)))
         page = {"corpus": self.corpus, "times": times, "rate": self.system.rate, **self._page}
-        write_report(out / REPORT, results, baseline=baseline, **page)
+        write_report(results, out / REPORT, baseline=baseline, **page)
         return results
 
     @property

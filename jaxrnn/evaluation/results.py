@@ -171,12 +171,12 @@ def _joined(
     return scan.select(*COLUMNS, *extra.columns, *others, *measured)
 
 
-def write_results(folder: Location, results: Results) -> None:
+def write_results(results: Results, folder: Location) -> None:
     """Write ``results.parquet`` and ``results.json``, each whole or not at all. Equal rows give equal bytes.
 
     Args:
-        folder: the results folder.
         results: the results.
+        folder: the results folder.
 
     Raises:
         InputError: the disk is full, or the folder cannot be written.

@@ -256,7 +256,7 @@ def _workers(file: File, workers: Workers) -> Workers:
 def _metrics(file: File) -> tuple[Metric, ...]:
     def make(place: int, metric: FunctionSettings) -> Metric:
         with file.at("metrics", place):
-            return build_metric(metric.name, metric.options, file.folder)
+            return build_metric(metric.name, metric.options, folder=file.folder)
 
     parts = {str(place): functools.partial(make, place, each) for place, each in enumerate(file.settings.metrics)}
     metrics = tuple(file.together(parts).values())

@@ -103,10 +103,10 @@ class TableEvaluation:
         items = [Item(row.pop("id"), folder, None, row) for row in rows]
         facts = dict(self.parts.environment or {})
         results = results_of(folder.name, self.parts.scan(), items, self.metrics, slices=self._slices, facts=facts)
-        write_results(folder, results)
-        write_summary(folder, results)
+        write_results(results, folder)
+        write_summary(results, folder)
         results = dataclasses.replace(read_results(folder), name=folder.name)
-        write_report(folder / REPORT, results, baseline=baseline, times=times, **self._page)
+        write_report(results, folder / REPORT, baseline=baseline, times=times, **self._page)
         return results
 
 

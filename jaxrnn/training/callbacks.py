@@ -98,6 +98,7 @@ class EarlyStopping(Callback):
 def logs(
     to: str | list[str],
     folder: str | os.PathLike[str] | None = None,
+    *,
     sounds: int = 0,
     rate: int | None = None,
     project: str = "jaxrnn",

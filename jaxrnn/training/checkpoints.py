@@ -205,7 +205,7 @@ def _orbax() -> Any:
 
 
 def load_checkpoint(
-    folder: str | os.PathLike[str], model: Model | None = None, step: int | None = None, best: bool = True
+    folder: str | os.PathLike[str], model: Model | None = None, *, step: int | None = None, best: bool = True
 ) -> dict[str, jax.Array]:
     """Return the parameters of a training with ``checkpoints=folder``.
 

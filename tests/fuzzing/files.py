@@ -110,7 +110,7 @@ def run(name, data):
         match path.name.split(".") if not below else [tree]:
             case ["results"]:
                 results = read_results(Path(folder, tree))
-                write_report(Path(folder, "report.html"), results, baseline=read_results(_tree(tree)))
+                write_report(results, Path(folder, "report.html"), baseline=read_results(_tree(tree)))
             case ["checkpoint"]:
                 load_checkpoint(Path(folder, tree), recurrent_model("time"))
             case ["manifest", _]:

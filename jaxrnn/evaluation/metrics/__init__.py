@@ -48,7 +48,7 @@ METRICS: dict[str, Callable[..., Metric]] = {metric.__name__: metric for metric 
 """The named metrics of jaxrnn: functions of options that make a `Metric`."""
 
 
-def build_metric(kind: str, options: Mapping[str, Any] | None = None, folder: Path | None = None) -> Metric:
+def build_metric(kind: str, options: Mapping[str, Any] | None = None, *, folder: Path | None = None) -> Metric:
     """Make a named metric.
 
     Args:

@@ -35,8 +35,8 @@ def load_page() -> Any:
 
 
 def write_report(
-    path: Location,
     results: Results,
+    path: Location,
     *,
     baseline: Results | None = None,
     corpus: Iterable[Item] = (),
@@ -51,8 +51,8 @@ def write_report(
     The same arguments and sounds give the same bytes. Foreign text, including file names, is shown as text.
 
     Args:
-        path: the file to write or replace; the folder is created if missing.
         results: the results of the system.
+        path: the file to write or replace; the folder is created if missing.
         baseline: the results of a second system on the same corpus, for a comparison.
         corpus: the recordings, for their sounds; the report notes missing files.
         title: the title of the report.
@@ -91,7 +91,7 @@ def main_of(results: Results, name: str | None) -> Column | None:
     return known[name]
 
 
-def write_summary(folder: Location, results: Results) -> None:
+def write_summary(results: Results, folder: Location) -> None:
     """Write the statistics of each metric over recordings: ``summary.csv``, and ``summary.tex`` for a paper."""
     with optional_package("jinja2", "a report", "evaluate"):
         import jinja2
