@@ -253,7 +253,9 @@ ALL_LENGTHS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "future", "block"), of_tiers(ALL_LENGTHS, [("attention", 5, 7)], [("instance_norm", 1, 4)]))
+@pytest.mark.parametrize(
+    ("name", "future", "block"), of_tiers(ALL_LENGTHS, [("attention", 5, 7)], [("instance_norm", 1, 4)])
+)
 def test_all_lengths(name, future, block):
     """The stream for all lengths of 0 to 40 frames and four schedules of pulses, and gradients of some, in float64."""
     with jax.enable_x64(True):

@@ -252,7 +252,7 @@ MISTAKES = {
 @pytest.mark.thorough
 def test_a_start_that_is_an_input_is_fixed(tmp_path):
     arguments = ("export", PACKAGED, "--symbol", "time", "-o", tmp_path / "s.onnx")
-    assert "--static h=VALUE" in call_json(*arguments, status=2)["error"]
+    assert "--static h=0" in call_json(*arguments, status=2)["error"]
     np.save(tmp_path / "h.npy", np.full((1, 1, 80), 0.5, np.float32))
     found = call_json(
         *arguments, "--static", f"h={tmp_path / 'h.npy'}", "--pulse", 2, "--flush", tmp_path / "f.onnx", "--verify"

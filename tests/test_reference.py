@@ -128,7 +128,7 @@ def test_examples_of_docstrings_run(tmp_path, monkeypatch):
     modules = {"jaxrnn": jaxrnn, "jax": jax, "jnp": jnp, "np": np, "nnx": nnx}
     public = [
         (jaxrnn.steps, jaxrnn.steps.__all__),
-        (jaxrnn.evaluation, ["Framed"]),
+        (jaxrnn.evaluation, ["Framed", "evaluate_table"]),
         (jaxrnn.audio, ["Frames", "Network", "Waveform"]),
         (jaxrnn.verification, ["verify"]),
     ]

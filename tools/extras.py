@@ -96,6 +96,7 @@ _STAND_INS = {"tensorflow": "tensorflow-cpu"}
 LEFT_OUT = {
     "bench": "its engines are not installed for tests",
     "cluster": "its commands need a cluster",
+    "serve": "its program is a server",
     "speech": "its package pesq is not installed for tests",
     "test": "the tests run in it",
 }

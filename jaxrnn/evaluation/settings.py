@@ -210,19 +210,19 @@ def prepare_evaluation(
     """
     check_packages()
     file = SettingsFile(EvaluationSettings, path, overrides)
-    if (table := file.settings.corpus.table) is not None:
-        metrics, page = _metrics(file), file.settings.model_dump(include={"slices", "title", "main", "examples"})
-        with file.at():
-            return TableEvaluation(table, metrics, file.settings.out, **page)
     parts = file.together(
         {
             "metrics": lambda: _metrics(file),
-            "corpus": lambda: _corpus(file),
-            "system": lambda: _chunked(file),
+            "corpus": lambda: file.settings.corpus.table or _corpus(file),
+            "system": lambda: None if file.settings.system is None else _chunked(file),
             "workers": lambda: _workers(file, workers or Workers(1)),
         }
     )
     settings, (metrics, corpus, system, resources) = file.settings, parts.values()
+    if (table := settings.corpus.table) is not None:
+        with file.at():
+            page = settings.model_dump(include={"slices", "title", "main", "examples"})
+            return TableEvaluation(table, metrics, settings.out, **page)
     with file.at("slices"):
         check_slices_of(corpus, metrics, settings.slices)
     # A user's own functions are identified by their entries in the file.

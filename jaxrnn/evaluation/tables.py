@@ -120,12 +120,14 @@ def evaluate_table(
     title: str | None = None,
     main: str | None = None,
 ) -> Results:
-    """Judge texts or scores that another program wrote, with the intervals, comparison and report of `evaluate`.
+    r"""Judge texts or scores that another program wrote, with the intervals, comparison and report of `evaluate`.
 
     Example::
 
-        results = evaluate_table("whisper.csv", ["wer", "cer"], "runs/whisper", slices=["speaker"])
-        print(results.document["corpus"]["wer"]["values"]["wer"])
+        with open("whisper.csv", "w") as file:
+            print("reference,hypothesis", "good morning,good evening", "go left,go left", sep="\n", file=file)
+        results = evaluate_table("whisper.csv", ["wer", "cer"], "runs/whisper")
+        print(results.document["corpus"]["wer"]["values"]["wer"])  # 0.25: one of four words
 
     Args:
         table: a CSV or Parquet file, here or by URL, with a row for each recording or trial. The metrics read the

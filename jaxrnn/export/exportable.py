@@ -55,9 +55,8 @@ class Exportable:
                 f"{declared.label}: the state before the first frame depends on the input(s) "
                 f"{', '.join(declared.constants)}, and a file contains one first state. If the model returns the next "
                 f"value of this input, export its step (without --symbol, in Python with step=True). Otherwise give "
-                f"its value: `--static {declared.constants[0]}=0`, in Python "
-                f"`jaxrnn.load(path, static={ {declared.constants[0]: 0} })`, or another number or array; for a "
-                "function, stream one that closes over the value"
+                f"its value, such as 0: `jaxrnn.load(path, static={ {declared.constants[0]: 0} })`; for a function, "
+                "stream one that closes over the value"
             )
         bound.check_sizes()
         self._bound = bound = Bound(form.stepper, bound.params, batch=batch, dims=dims)
