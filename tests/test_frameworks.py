@@ -349,7 +349,7 @@ def test_torch_problems(torch):
             h, y = x.new_zeros(x.shape[0], 5), x.new_zeros(x.shape[0], x.shape[1], 5)
             for index in range(x.shape[1]):
                 h = self.cell(x[:, index], h)
-                y[:, index] = h
+                y[:, index, :4] = h[:, :4]
             return y
 
     module, x = Frames(), torch.randn(2, 6, 4)

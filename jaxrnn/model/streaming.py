@@ -96,6 +96,10 @@ def first_states(model: Model, inputs: Sequence[ArraySpec], given: Arrays = Mapp
     return found
 
 
+#: The name that says that a dimension is time, as `jaxrnn.from_torch(time=)` writes it.
+_TIME = "time"
+
+
 def open_dimensions(model: Model) -> list[str]:
     """Return the names of the open dimensions of the inputs."""
     sizes = (size for info in model.inputs for size in info.shape or ())
@@ -130,8 +134,8 @@ def how_to_open(model: Model) -> str:
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
             if isinstance(size, int) and size > 1:
-                opening = Opening(model.program, {info.name: {axis: "time"}}, static=model.static)
                 try:
+                    opening = Opening(model.program, {info.name: {axis: _TIME}}, static=model.static)
                     opening.read()
                     finder = opening.tried({}).finder
                 except JaxrnnError as error:
@@ -143,7 +147,7 @@ def how_to_open(model: Model) -> str:
     for _, name, axis, size, runs in sorted(found, key=lambda each: each[:3]):
         nodes = ", ".join(f"{operator} {node!r}" for node, operator in [*runs.items()][:2])
         more = f" and {len(runs) - 2} more" if len(runs) > 2 else ""
-        line = f"`jaxrnn.load(path, dims={ {name: {axis: 'time'}} })`"
+        line = f"`jaxrnn.load(path, dims={ {name: {axis: _TIME}} })`"
         verb = "runs" if len(runs) == 1 else "run"
         lines.append(
             f"{nodes}{more} {verb} along axis {axis} of {name!r}, which the file fixes to {size}: {line} opens it"
@@ -215,7 +219,7 @@ def stream_model(
     doubt = ""
     if symbol is None:
         symbol = only_symbol(model, dims)
-        doubt = check_time(model, symbol)
+        doubt = "" if symbol == _TIME else check_time(model, symbol)
     with labelled(model.label):
         names = check_symbol(model, symbol)
     warn_of_batch(model, symbol)
