@@ -92,19 +92,25 @@ class _Monoid(NamedTuple):
     join: Callable[[Any, Any], Any]
     identity: Callable[[Any], Any]
     wide: Callable[[Wide, Wide], Wide] | None = None
+    is_idempotent: bool = False  # equal elements count once
 
 
 #: Monoids, keyed by the last part of the primitive's name.
 _MONOIDS = {
     "sum": _Monoid(lax.add, lambda dtype: 0, _sum),
     "prod": _Monoid(lax.mul, lambda dtype: 1, _product),
-    "max": _Monoid(lax.max, lowest),
-    "min": _Monoid(lax.min, highest),
+    "max": _Monoid(lax.max, lowest, is_idempotent=True),
+    "min": _Monoid(lax.min, highest, is_idempotent=True),
     "logsumexp": _Monoid(jnp.logaddexp, lowest, _logaddexp),
-    "and": _Monoid(lax.bitwise_and, lambda dtype: np.invert(np.zeros((), dtype))),
-    "or": _Monoid(lax.bitwise_or, lambda dtype: 0),
+    "and": _Monoid(lax.bitwise_and, lambda dtype: np.invert(np.zeros((), dtype)), is_idempotent=True),
+    "or": _Monoid(lax.bitwise_or, lambda dtype: 0, is_idempotent=True),
     "xor": _Monoid(lax.bitwise_xor, lambda dtype: 0),
 }
+
+
+def is_idempotent(name: str) -> bool:
+    """Return True for a monoid in which equal elements count once."""
+    return _MONOIDS[name].is_idempotent
 
 
 def identity_of(name: str, dtype: Any) -> Any:

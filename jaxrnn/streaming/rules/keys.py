@@ -25,7 +25,7 @@ from jaxrnn.streaming.reach import Reach, union
 from jaxrnn.streaming.rules.outside import lowness_of
 from jaxrnn.streaming.rules.pairs import HINT, Grid, full, leaf_of, two_axes
 from jaxrnn.streaming.rules.parallel import InseparableError, recurrent_sum, running_extreme, where_keys_exist
-from jaxrnn.streaming.totals import carried_as, identity_of
+from jaxrnn.streaming.totals import carried_as, identity_of, is_idempotent
 from jaxrnn.streaming.values import Chunk, Mask, Pairs, index_after
 
 
@@ -92,10 +92,6 @@ def _with_older(
         return result
 
 
-#: Reductions in which equal elements count once.
-_IDEMPOTENT = ("and", "or", "max", "min")
-
-
 def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, float | None, bool]:
     """Return the pairs that a reduction reads, the level of a finite mask, and True if older keys are in the state."""
     neutral = None if kind == "max" else identity_of(kind, dtype)
@@ -106,7 +102,7 @@ def _grid(run: Pass, x: Pairs, key: int, kind: str, dtype: Any) -> tuple[Grid, f
         low = lowness_of(value) if kind == "max" else None
         is_number = low is None and isinstance(value, (bool, int, float))
         if low is None and not (neutral is not None and is_number and value == neutral):
-            (numbers if is_number and kind in _IDEMPOTENT else seen).append(name)
+            (numbers if is_number and is_idempotent(kind) else seen).append(name)
         levels += [] if low is None or math.isinf(low) else [low]
     if seen:
         seen = sorted([*seen, *numbers])
