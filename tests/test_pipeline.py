@@ -43,7 +43,7 @@ def test_each_job_calls_a_script():
 
 
 def test_workflows_run_all_parts():
-    """What `.ci/run` calls on one machine is what the jobs call, and the nightly tier has its own workflow."""
+    """The jobs call the same scripts as `.ci/run` on one machine; the nightly tier has its own workflow."""
     run = [line for line in (CI / "run").read_text().splitlines() if not line.startswith("#")]
     assert scripts(commands("tests")) == scripts(run)
     assert "nightly" in scripts(commands("nightly"))

@@ -124,7 +124,7 @@ def _fold(
 
 
 def _group_norm(input: torch.Tensor, num_groups: Any, *arguments: Any, **options: Any) -> torch.Tensor:
-    """`torch.nn.functional.group_norm` with a number that the exporter knows."""
+    """`torch.nn.functional.group_norm` with the number of groups as an integer, which the exporter needs."""
     return functional.group_norm(input, int(num_groups), *arguments, **options)
 
 

@@ -411,7 +411,7 @@ def _logic(operation: _Operation) -> Index:
 
 @_RULES.add("reduce_and", "reduce_or")
 def _decided(operation: _Operation) -> Index:
-    """Return the answer over the keys of each query, if the key of the query itself decides, as in causal masks."""
+    """Return the result of `any` or `all` over the keys of each query, if the key of the query itself decides it."""
     equation, (x,) = operation.equation, operation.terms
     shape, axes = in_shape(equation), equation.params["axes"]
     times = symbolic_axes(shape)

@@ -31,7 +31,7 @@ _PAIRS = 2**22
 
 @dataclass(frozen=True)
 class _Met:
-    """What meets along an axis: equally spaced elements, taps and windows, and the windows in terms of these."""
+    """The elements, taps and windows along an axis that meet others, and the windows of these elements and taps."""
 
     elements: range
     taps: range

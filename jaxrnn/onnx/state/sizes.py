@@ -327,7 +327,7 @@ class _Total:
 
 
 def _totals_at(of_class: Mapping[str, int], node: BoundNode, operands: Sequence[Any]) -> list[_Total]:
-    """Return the sums that a node may need: the numbers of two classes make a size that is no constant of the node."""
+    """Return the sums that a node may need: two classes whose numbers add up to a size, and the size that is needed."""
     return [
         _Total(pair, size)
         for sizes in _equal_sizes(of_class, node, operands)
