@@ -253,6 +253,7 @@ MISTAKES = {
 def test_a_start_that_is_an_input_is_fixed(tmp_path):
     arguments = ("export", PACKAGED, "--symbol", "time", "-o", tmp_path / "s.onnx")
     assert "--static h=0" in call_json(*arguments, status=2)["error"]
+    assert call_json(*arguments, "--static", "h=0", "--verify")["files"]  # as the error says
     np.save(tmp_path / "h.npy", np.full((1, 1, 80), 0.5, np.float32))
     found = call_json(
         *arguments, "--static", f"h={tmp_path / 'h.npy'}", "--pulse", 2, "--flush", tmp_path / "f.onnx", "--verify"

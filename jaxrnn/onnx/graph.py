@@ -391,7 +391,7 @@ def _strings(spec: ArraySpec, value: Any) -> np.ndarray:
 def bind_static(declared: Sequence[ArraySpec], static: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return fixed values of inputs as arrays of the declared types.
 
-    A number fills the declared shape, with 1 for an open first axis, which is the batch.
+    A number fills the declared shape, with 1 for the only open axis if its name is that of a batch, or if it is first.
     """
     try:
         check_names(declared, static)
@@ -404,7 +404,9 @@ def bind_static(declared: Sequence[ArraySpec], static: Mapping[str, Any]) -> dic
         if not shape or not (value is None or np.isscalar(value) or getattr(value, "ndim", None) == 0):
             continue
         is_number = not isinstance(value, str | bytes) and value is not None and by_name[name].dtype is not None
-        if not is_number or any(isinstance(size, str) for size in shape[1:]):
+        is_open = [isinstance(size, str) for size in shape]
+        only = shape[is_open.index(True)] if sum(is_open) == 1 else None
+        if not is_number or (any(is_open) and not (only and (is_open[0] or is_batch_name(str(only))))):
             raise InputError(
                 f"static: {by_name[name].as_input} needs an array of that shape, but got the single value {value!r}. "
                 "A JSON list or a .npy file gives an array in a command."
