@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,17 +34,21 @@ compile_once()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--tier`: quick tests cover every feature, thorough tests every network, nightly tests more of everything."""
     parser.addoption("--tier", choices=(*TIERS, "all"), default=TIERS[0], help="which tests to run")
+    parser.addoption("--cases", type=int, metavar="N", help="run only the first N cases of each test")
     parser.addoption("--no-skips", action="store_true", help="fail tests that would be skipped")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of other tiers; tests that the command line names one by one run in any case."""
-    tier = config.getoption("--tier")
-    if tier == "all" or any("::" in argument for argument in config.args):
+    if any("::" in argument for argument in config.args):
         return
-    kept, left_out = [], []
+    tier, cases = config.getoption("--tier"), config.getoption("--cases")
+    kept, left_out, counts = [], [], Counter[str]()
     for item in items:
-        (kept if tier_of(item) == tier else left_out).append(item)
+        wanted = tier in ("all", tier_of(item))
+        name = item.nodeid.partition("[")[0]
+        counts[name] += wanted
+        (kept if wanted and (cases is None or counts[name] <= cases) else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
