@@ -30,7 +30,7 @@ from benchmarks.results import SUBJECT, Row, row_of
 from benchmarks.scans import loop
 from benchmarks.timing import check
 from jaxrnn.demo.signals import NOISES, voiced
-from jaxrnn.evaluation import Evaluation, Item, from_folder, si_sdr
+from jaxrnn.evaluation import Evaluation, Item, build_metric, from_folder
 from jaxrnn.evaluation.results import OUTPUTS
 
 TITLE = "a corpus through DTLN, from files to a table"
@@ -97,7 +97,7 @@ def _beside_peers(plan: Plan, files: int) -> Iterator[Row]:
         apart = check(name, outputs)
 
         def evaluated(number: int) -> list[float]:
-            evaluation = Evaluation(dtln(), corpus, [si_sdr()], folder / f"run{number}", batch=BATCH, chunk=CHUNK)
+            evaluation = Evaluation(dtln(), corpus, ["si_sdr"], folder / f"run{number}", batch=BATCH, chunk=CHUNK)
             evaluation.run()
             return [row["si_sdr"] for row in evaluation.rows()]
 
@@ -149,7 +149,7 @@ def _loops(plan: Plan) -> tuple[dict[str, OverSamples], dict[str, str]]:
 def _judged(item: Item, over: OverSamples) -> float:
     assert item.reference is not None
     noisy, clean = (soundfile.read(path, dtype="float32")[0] for path in (item.path, item.reference))
-    metric = si_sdr().start(RATE)
+    metric = build_metric("si_sdr").start(RATE)
     metric.add(over(noisy), clean, noisy)
     return metric.result()["si_sdr"]
 

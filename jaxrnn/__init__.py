@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jaxrnn.model.loading import load
     from jaxrnn.onnx.limits import Limits
     from jaxrnn.onnx.state import StateVar
-    from jaxrnn.runtime.compiled import load_compiled, save_compiled
+    from jaxrnn.runtime.compiled import CompiledStepper, load_compiled, save_compiled
     from jaxrnn.runtime.pool import StreamPool
     from jaxrnn.runtime.runner import Runner
     from jaxrnn.streaming import Streamed, bounded, stream
@@ -65,6 +65,7 @@ __all__ = [  # noqa: RUF022
     "StreamPool",
     "save_compiled",
     "load_compiled",
+    "CompiledStepper",
     "load_cached",
     "from_torch",
     "to_torch",
@@ -95,7 +96,7 @@ _LAZY = {
     "Runner": "jaxrnn.runtime.runner",
     "StreamPool": "jaxrnn.runtime.pool",
     "export_onnx": "jaxrnn.export",
-    **dict.fromkeys(("load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
+    **dict.fromkeys(("CompiledStepper", "load_compiled", "save_compiled"), "jaxrnn.runtime.compiled"),
     **dict.fromkeys(("Streamed", "bounded", "stream"), "jaxrnn.streaming"),
     **dict.fromkeys(("from_keras", "from_torch", "to_keras", "to_torch"), "jaxrnn.frameworks"),
 }

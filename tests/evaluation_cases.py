@@ -17,7 +17,7 @@ import jaxrnn
 from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.audio.corpus import COLUMNS
 from jaxrnn.demo import PACKAGED
-from jaxrnn.evaluation import Evaluation, Framed, Item, Metric, Piece, from_folder, si_sdr
+from jaxrnn.evaluation import Evaluation, Framed, Item, Metric, Piece, from_folder
 from jaxrnn.evaluation.parts import frame_of
 from jaxrnn.evaluation.results import results_of
 
@@ -63,7 +63,7 @@ def make_corpus(folder, lengths, seed=0):
 def evaluation_of(folder, out: str | Path = "out", system=None, **options: Any):
     corpus = from_folder(folder / "noisy", reference=folder / "clean")
     options = {"batch": 4, "chunk": 0.25, "keep": True, **options}
-    return Evaluation(denoiser() if system is None else system, corpus, [si_sdr()], folder / out, **options)
+    return Evaluation(denoiser() if system is None else system, corpus, ["si_sdr"], folder / out, **options)
 
 
 def write_config(folder, text=CONFIG, name="config.yaml"):

@@ -15,7 +15,7 @@ from jaxrnn.answers import Unknown
 from jaxrnn.audio import contents
 from jaxrnn.audio.recordings import recordings_below
 from jaxrnn.errors import InputError
-from jaxrnn.evaluation import Evaluation, from_folder, si_sdr
+from jaxrnn.evaluation import Evaluation, from_folder
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_a_corpus_that_changed_in_the_middle_is_another_corpus(tmp_path):
 
     def evaluation():
         corpus = from_folder(tmp_path / "noisy", reference=tmp_path / "clean")
-        return Evaluation(denoiser(), corpus, [si_sdr()], tmp_path / "out", batch=2, chunk=0.25)
+        return Evaluation(denoiser(), corpus, ["si_sdr"], tmp_path / "out", batch=2, chunk=0.25)
 
     evaluation().run()
     evaluation().run()

@@ -33,7 +33,7 @@ import jaxrnn
 from jaxrnn.audio import Frames, Network, Waveform
 from jaxrnn.demo import denoise_at_once
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import Evaluation, Framed, Offline, build_metric, evaluate, from_folder, over_whole, si_sdr
+from jaxrnn.evaluation import Evaluation, Framed, Offline, build_metric, evaluate, from_folder, over_whole
 from jaxrnn.evaluation.judging import OutputWriter, UnitMember
 from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.settings import prepare_evaluation
@@ -438,7 +438,7 @@ def test_options_of_metrics_are_in_the_fingerprint(tmp_path):
 def test_the_unprocessed_recordings_are_judged_as_an_output_that_is_the_recording(done, tmp_path):
     folder, _, _ = done
     corpus = from_folder(folder / "noisy", reference=folder / "clean")
-    metrics = [si_sdr(), over_whole(lambda x, s, rate: {"error": float(np.mean((x - s) ** 2))}, "own")]
+    metrics = ["si_sdr", over_whole(lambda x, s, rate: {"error": float(np.mean((x - s) ** 2))}, "own")]
     found = evaluate(denoiser(), corpus, metrics, tmp_path / "out", chunk=0.25, unprocessed=True)
     table, summary = found.table, found.document["summary"]
     for row in found.rows[:3]:

@@ -15,9 +15,9 @@ from refusals import check_refused
 
 from jaxrnn.audio.corpus import COLUMNS
 from jaxrnn.errors import InputError, MissingPackageError
-from jaxrnn.evaluation import METRICS, Column, Evaluation, Item, Piece, build_metric, latency, over_whole, si_sdr
+from jaxrnn.evaluation import METRICS, Column, Evaluation, Item, Piece, build_metric, over_whole
 from jaxrnn.evaluation.judging import UnitMember
-from jaxrnn.evaluation.metrics import check_metrics
+from jaxrnn.evaluation.metrics import check_metrics, latencies, si_sdr
 from jaxrnn.evaluation.metrics.counts import detection
 
 HOP = 160
@@ -244,6 +244,6 @@ def test_a_metric_that_does_not_fit_is_told_before_anything_runs(monkeypatch):
 
 
 def test_the_latency_of_a_system_is_its_delay_in_time():
-    found = latency(Gain())
+    found = latencies(Gain())
     assert found["sound"] == {"delay_frames": 0, "delay_milliseconds": 0, "block_milliseconds": 10}
     assert found["score"] == {"delay_frames": 1, "delay_milliseconds": 10, "block_milliseconds": 10}

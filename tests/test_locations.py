@@ -41,7 +41,7 @@ from jaxrnn._files.stores import (
 )
 from jaxrnn.audio.recordings import open_recording
 from jaxrnn.errors import InputError, MissingPackageError, StoreError
-from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, si_sdr, write_results
+from jaxrnn.evaluation import Evaluation, evaluate, from_folder, from_manifest, read_results, write_results
 from jaxrnn.evaluation.metrics.sound import level
 from jaxrnn.evaluation.settings import prepare_evaluation
 
@@ -167,7 +167,7 @@ def evaluation_in(place, **options):
     """An evaluation of ``noisy`` below a place, with all files there."""
     corpus = from_folder(place / "noisy", reference=place / "clean")
     options |= {"batch": 4, "chunk": 0.25, "keep": True, "trust_names": True}
-    return Evaluation(denoiser(), corpus, [si_sdr()], place / "out", **options)
+    return Evaluation(denoiser(), corpus, ["si_sdr"], place / "out", **options)
 
 
 def outputs(folder):
@@ -226,7 +226,7 @@ def test_a_manifest_in_a_store_names_what_lies_beside_it_and_elsewhere(local, tm
     assert [str(item.path) for item in items] == [
         f"{url}/audio/f00.wav", f"{local}/noisy/f01.wav", f"{url}/audio/f02.wav", f"{url}/audio/none.wav",
     ]  # fmt: skip
-    results = evaluate(denoiser(), items, [si_sdr()], url / "out", chunk=0.25, slices=["kind"])
+    results = evaluate(denoiser(), items, ["si_sdr"], url / "out", chunk=0.25, slices=["kind"])
     errors = [row["error"] for row in results.rows]
     assert errors[:3] == [None] * 3
     assert errors[3] == f"there is no file {url}/audio/none.wav: no such object"

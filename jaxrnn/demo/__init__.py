@@ -87,7 +87,8 @@ def spectra_and_state(samples: Samples, model: Model) -> tuple[Spectrum, dict[st
     return spectra, {"magnitude": np.abs(spectra)[None], "h": start}
 
 
-def denoise_at_once(samples: Samples, model: Model) -> Samples:
+def denoise_at_once(samples: Samples, model: Model | None = None) -> Samples:
     """Denoise a recording in a single call of the network over all frames, with the same result as `denoise`."""
+    model = load(PACKAGED) if model is None else model
     spectra, inputs = spectra_and_state(samples, model)
     return synthesise(spectra * np.asarray(model(inputs)["mask"])[0], len(samples))

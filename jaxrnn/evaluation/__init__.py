@@ -13,10 +13,9 @@ from jaxrnn.evaluation.metrics import (
     Column,
     Metric,
     NoValueError,
+    Pool,
     build_metric,
-    latency,
     over_whole,
-    si_sdr,
 )
 from jaxrnn.evaluation.report import write_report
 from jaxrnn.evaluation.results import Results, read_results, write_results
@@ -35,6 +34,7 @@ __all__ = [
     "Offline",
     "PairedComparison",
     "Piece",
+    "Pool",
     "Results",
     "System",
     "Workers",
@@ -44,10 +44,8 @@ __all__ = [
     "evaluate_table",
     "from_folder",
     "from_manifest",
-    "latency",
     "over_whole",
     "read_results",
-    "si_sdr",
     "write_report",
     "write_results",
 ]

@@ -26,7 +26,7 @@ from jaxrnn.evaluation.cluster import WorkerPool, Workers
 from jaxrnn.evaluation.evaluator import Evaluator, Unit, Units
 from jaxrnn.evaluation.framed import system_of
 from jaxrnn.evaluation.judging import discard_partial
-from jaxrnn.evaluation.metrics import Metric, build_metric, check_metrics, latency, with_unprocessed
+from jaxrnn.evaluation.metrics import Metric, built, check_metrics, latencies, with_unprocessed
 from jaxrnn.evaluation.parts import Parts, Row, collected, frame_of, row_of, write_whole
 from jaxrnn.evaluation.report import EXAMPLES, load_page, write_report, write_summary
 from jaxrnn.evaluation.results import OUTPUTS, Results, read_results, read_table, results_of, write_results
@@ -47,7 +47,7 @@ class Evaluation:
     Args:
         system: the system, as in `evaluate`.
         corpus: the recordings, with different ids.
-        metrics: the metrics.
+        metrics: metrics, or names for `build_metric`.
         out: the results folder; units that are finished there are not computed again.
         trust_names: True to continue with recordings of a store that gives neither versions nor ETags, if names and
             sizes are equal.
@@ -79,7 +79,7 @@ class Evaluation:
         self,
         system: System | Waveform | Callable[[], System | Waveform],
         corpus: Sequence[Item],
-        metrics: Sequence[Metric],
+        metrics: Sequence[Metric | str],
         out: Location,
         *,
         trust_names: bool = False,
@@ -97,7 +97,7 @@ class Evaluation:
     ):
         self._slices, self._page = slices, {"title": title, "main": main, "examples": examples}
         self.system = system = system_of(system)
-        self.corpus, self.metrics = checked(corpus), tuple(metrics)
+        self.corpus, self.metrics = checked(corpus), built(metrics)
         frames = chunk_frames(system, chunk, batch)
         check_metrics(self.metrics, system, self.corpus)
         self.outputs = out / OUTPUTS if keep else None
@@ -203,7 +203,7 @@ class Evaluation:
             self.corpus,
             self.metrics,
             slices=self._slices if slices is None else slices,
-            facts={**(self.parts.environment or {}), **self._facts, "latency": latency(self.system)},
+            facts={**(self.parts.environment or {}), **self._facts, "latency": latencies(self.system)},
             outputs=self.outputs,
         )
         write_results(results, folder)
@@ -325,16 +325,16 @@ def evaluate(
         MissingPackageError: a metric, tables, the report or workers need a package that is not installed.
     """
     check_packages()
-    built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]
-    built = with_unprocessed(built) if unprocessed else tuple(built)
-    check_main(built, main)
-    check_slices_of(corpus, built, slices)
+    judges = built(metrics)
+    judges = with_unprocessed(judges) if unprocessed else judges
+    check_main(judges, main)
+    check_slices_of(corpus, judges, slices)
     out = location(out)
     baseline = None if against is None else read_results(against)
     pool = None
     if workers is not None:
         workers = Workers(workers) if isinstance(workers, int) else workers
-        make = functools.partial(make_evaluator, system, built, batch=batch, chunk=chunk, out=out if keep else None)
+        make = functools.partial(make_evaluator, system, judges, batch=batch, chunk=chunk, out=out if keep else None)
         pool = WorkerPool(workers, make)
     options: Any = {
         "check": check,
@@ -346,7 +346,7 @@ def evaluate(
         "computing": pool,
     }
     options |= {"trust_names": trust_names, "slices": slices, "title": title, "main": main}
-    evaluation = Evaluation(system, corpus, built, out, **options)
+    evaluation = Evaluation(system, corpus, judges, out, **options)
     return evaluation.conclude(run(evaluation, progress), baseline)
 
 

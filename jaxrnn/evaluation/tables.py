@@ -16,7 +16,7 @@ from jaxrnn._files.stores import Location, location
 from jaxrnn.audio.corpus import COLUMNS, OK, POLARS_ERRORS, Item, read_table
 from jaxrnn.errors import InputError
 from jaxrnn.evaluation.evaluation import REPORT, check_main, check_packages
-from jaxrnn.evaluation.metrics import OF_TABLES, Metric, NoValueError, build_metric
+from jaxrnn.evaluation.metrics import OF_TABLES, Metric, NoValueError, built
 from jaxrnn.evaluation.parts import Parts, Row, frame_of
 from jaxrnn.evaluation.report import EXAMPLES, write_report, write_summary
 from jaxrnn.evaluation.results import Results, read_results, results_of, write_results
@@ -150,10 +150,10 @@ def evaluate_table(
         MissingPackageError: a metric, tables or the report need a package that is not installed.
     """
     check_packages()
-    built = [build_metric(metric) if isinstance(metric, str) else metric for metric in metrics]
-    check_main(built, main)
+    judges = built(metrics)
+    check_main(judges, main)
     baseline = None if against is None else read_results(against)
-    evaluation = TableEvaluation(table, built, location(out), slices=slices, title=title, main=main)
+    evaluation = TableEvaluation(table, judges, location(out), slices=slices, title=title, main=main)
     return evaluation.conclude(evaluation.run(), baseline)
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from jaxrnn.nnx.cell import Cell
-from jaxrnn.nnx.module import Module, Named, RecurrentState, named
+from jaxrnn.nnx.module import Module, RecurrentState, named
 
-__all__ = ["Cell", "Module", "Named", "RecurrentState", "named"]
+__all__ = ["Cell", "Module", "RecurrentState", "named"]
 __dir__ = __all__.copy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,7 @@ from jaxrnn.evaluation.metrics.texts import cer, wer
 from jaxrnn.evaluation.systems import System
 from jaxrnn.settings.functions import check_options, lookup
 
-#: Public names; the evaluation uses more of this package.
-__all__ = [
-    "METRICS",
-    "Accumulator",
-    "Column",
-    "Metric",
-    "NoValueError",
-    "Pool",
-    "build_metric",
-    "latency",
-    "over_whole",
-    "si_sdr",
-]
+__all__ = ["METRICS", "Accumulator", "Column", "Metric", "NoValueError", "Pool", "build_metric", "over_whole"]
 __dir__ = __all__.copy
 
 
@@ -46,6 +34,11 @@ OF_TABLES = tuple(metric.__name__ for metric in (detection, accuracy, precision,
 
 METRICS: dict[str, Callable[..., Metric]] = {metric.__name__: metric for metric in _BUILT_IN}
 """The named metrics of jaxrnn: functions of options that make a `Metric`."""
+
+
+def built(metrics: Iterable[Metric | str]) -> tuple[Metric, ...]:
+    """Return metrics, of which some are given by name."""
+    return tuple(build_metric(each) if isinstance(each, str) else each for each in metrics)
 
 
 def build_metric(kind: str, options: Mapping[str, Any] | None = None, *, folder: Path | None = None) -> Metric:
@@ -106,16 +99,8 @@ def frame_rate(system: System, output: str) -> int | float:
     return int(rate) if rate.denominator == 1 else float(rate)
 
 
-def latency(system: System) -> dict[str, dict[str, Any]]:
-    """Return the latency of each output, independent of the speed of the machine.
-
-    Args:
-        system: the system.
-
-    Returns:
-        By output: ``delay_frames``, the number of output frames before frame 0; ``delay_milliseconds``, the same as
-        time; and ``block_milliseconds``, the shortest input of a step. A live stream waits for the sum of both times.
-    """
+def latencies(system: System) -> dict[str, dict[str, Any]]:
+    """Return the delay and the shortest input of a step by output: a live stream waits for the sum of both times."""
     return {
         output: {
             "delay_frames": int(delay),
