@@ -194,6 +194,7 @@ class StreamPool:
             with exact_types():
                 states = loaded.blank(now.capacity) if now.states is None else now.states
                 loaded.functions["run"](states, now.waiting.pulses(), np.zeros(now.capacity, bool))
+                loaded.functions["clear"](loaded.blank(now.capacity), loaded.first, np.int32(0))
                 loaded.stream.warm_up_flush(loaded.functions["take"](states, np.int32(0)), now.waiting.zeros)
         return loaded
 
