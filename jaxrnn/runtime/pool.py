@@ -380,7 +380,8 @@ class StreamPool:
             entry, spec = _find(now, stream), now.loaded.stream.spec
             now.waiting.join()
             with exact_types():
-                return moving_state(spec, spec.entries(now.state_of(entry)), *now.waiting.kept(entry.slot)), now
+                host = {name: np.asarray(array) for name, array in now.state_of(entry).items()}
+                return moving_state(spec, spec.entries(host), *now.waiting.kept(entry.slot)), now
 
         return self._live.change(copied)
 
