@@ -66,10 +66,11 @@ class _Streams(NamedTuple):
         """Return the streams with a slot at its first state, and without waiting frames."""
         return self._replace(starts={**self.starts, entry.slot: entry.start}, waiting=self.waiting.without(entry.slot))
 
-    def state_of(self, entry: _Open) -> State:
-        """Return the state of a stream."""
+    def state_of(self, entry: _Open) -> dict[str, np.ndarray]:
+        """Return the state of a stream as host arrays, which are cut without a program."""
         start = self.starts.get(entry.slot)
-        return self.loaded.functions["take"](self.states, np.int32(entry.slot)) if start is None else start
+        state = self.loaded.functions["take"](self.states, np.int32(entry.slot)) if start is None else start
+        return {name: np.asarray(array) for name, array in state.items()}
 
 
 class StreamPool:
@@ -380,8 +381,7 @@ class StreamPool:
             entry, spec = _find(now, stream), now.loaded.stream.spec
             now.waiting.join()
             with exact_types():
-                host = {name: np.asarray(array) for name, array in now.state_of(entry).items()}
-                return moving_state(spec, spec.entries(host), *now.waiting.kept(entry.slot)), now
+                return moving_state(spec, spec.entries(now.state_of(entry)), *now.waiting.kept(entry.slot)), now
 
         return self._live.change(copied)
 
