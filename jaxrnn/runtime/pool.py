@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrnn._files.messages import describe
 from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, placed, program
 from jaxrnn.errors import InputError, StateError, check_count
-from jaxrnn.runtime.runner import Live, check_same_state, host_arrays
+from jaxrnn.runtime.runner import Live, check_same_state
+from jaxrnn.runtime.waiting import Waiting
 from jaxrnn.steps.live import moved_state, moving_state
-from jaxrnn.steps.specs import Arrays, ArraySpec, check_names, taken
-from jaxrnn.steps.stepper import Bound, State, Stepper, whole_pulse
-from jaxrnn.steps.stepspec import StepSpec
+from jaxrnn.steps.specs import Arrays
+from jaxrnn.steps.stepper import Bound, State, Stepper
 
-Frame = dict[str, np.ndarray]
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
@@ -42,20 +39,15 @@ class _Loaded(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """An open stream: the slot in the pool, the first state with its constants, and the pulses by number.
-
-    The pulses `_Streams.taken` to `_Streams.pushed` wait, and the next pulse has `_Streams.held` frames; all other
-    pulses and frames belong to calls that have ended or failed.
-    """
+    """An open stream: the slot in the pool, and the first state with its constants."""
 
     slot: int
     constants: Arrays | None
     start: State
-    frames: dict[int, Frame]
 
 
 class _Streams(NamedTuple):
-    """The streams of a pool between two calls. Only frames that do not wait are overwritten."""
+    """The streams of a pool between two calls."""
 
     loaded: _Loaded
     open: Mapping[int, _Open]
@@ -63,33 +55,21 @@ class _Streams(NamedTuple):
     following: int  # the id of the next stream
     states: Any  # the states of all slots, with a leading axis; None before the first run
     starts: Mapping[int, State]  # the states of the slots whose streams have not run yet
-    taken: np.ndarray  # int64[capacity]: pulses of each slot that have run
-    pushed: np.ndarray
-    held: np.ndarray  # frames of each slot that do not fill a pulse
-    frames: NextFrames | None  # None before the first frame
+    waiting: Waiting
 
     @property
     def capacity(self) -> int:
         """The number of slots."""
-        return len(self.taken)
+        return self.waiting.capacity
 
     def begun(self, entry: _Open) -> _Streams:
         """Return the streams with a slot at its first state, and without waiting frames."""
-        counts = {name: getattr(self, name).copy() for name in ("taken", "pushed", "held")}
-        for count in counts.values():
-            count[entry.slot] = 0
-        return self._replace(starts={**self.starts, entry.slot: entry.start}, **counts)
+        return self._replace(starts={**self.starts, entry.slot: entry.start}, waiting=self.waiting.without(entry.slot))
 
-    def part_of(self, entry: _Open) -> dict[str, Any]:
-        """Return the frames of a stream that do not fill a pulse; an empty dict without such frames."""
-        spec, held = self.loaded.stream.spec, int(self.held[entry.slot])
-        frame = entry.frames[int(self.pushed[entry.slot])] if held else {}
-        return {each.name: _within(each, frame[each.name], 0, held, spec.pulse) for each in spec.inputs if held}
-
-    def state_of(self, entry: _Open) -> State:
-        """Return the state of a stream."""
+    def state_of(self, entry: _Open) -> dict[str, np.ndarray]:
+        """Return the state of a stream on the host."""
         start = self.starts.get(entry.slot)
-        return self.loaded.functions["take"](self.states, np.int32(entry.slot)) if start is None else start
+        return _on_host(self.loaded.functions["take"](self.states, np.int32(entry.slot)) if start is None else start)
 
 
 class StreamPool:
@@ -138,13 +118,11 @@ class StreamPool:
         check_process()
         capacity = check_count(_CAPACITY, capacity)
         self._stepper, self._allow_nan, self._warm = stepper, allow_nan, warm
-        none, free = np.zeros(capacity, np.int64), tuple(reversed(range(capacity)))
-        bound, frames = Bound(stepper, params), None
+        bound, free = Bound(stepper, params), tuple(reversed(range(capacity)))
         if warm is True and all(each.shape is not None and not each.symbols for each in bound.spec.inputs):
             warm = {each.name: np.zeros(each.sizes, each.dtype) for each in bound.spec.inputs}
-        if not isinstance(warm, bool):
-            frames = NextFrames(bound.spec, capacity, warm)
-        streams = _Streams(_loaded(bound, capacity), {}, free, 0, None, {}, none, none, none, frames)
+        waiting = Waiting.of(bound.spec, capacity, None if isinstance(warm, bool) else warm)
+        streams = _Streams(_loaded(bound, capacity), {}, free, 0, None, {}, waiting)
         self._live = Live(streams._replace(loaded=self._warmed(streams, bound)))
 
     @property
@@ -161,9 +139,8 @@ class StreamPool:
         streams = self._live.value
         arguments = {"stepper": self._stepper, "params": streams.loaded.stream.given, "capacity": self.capacity}
         arguments |= {"allow_nan": self._allow_nan, "warm": self._warm}
-        # Frames that do not fill a pulse are written in place.
-        kept = {name: entry._replace(frames=copy.deepcopy(entry.frames)) for name, entry in streams.open.items()}
-        streams = streams._replace(loaded=None, open=kept, frames=copy.deepcopy(streams.frames))
+        streams = streams._replace(loaded=None)
+        streams.waiting.join()
         return on_host({"arguments": arguments, "streams": tuple(streams)})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -190,7 +167,7 @@ class StreamPool:
         before, constant = self._live.value, Bound(self._stepper, params)
         try:
             # Before the sizes are known, nothing is compiled that could be kept.
-            stream = constant if before.frames is None else before.loaded.stream.exchanged(params)
+            stream = constant if before.waiting.zeros is None else before.loaded.stream.exchanged(params)
             loaded = self._warmed(before, stream)
         except jax.errors.JAXTypeError:  # a stepper that needs the numbers while it is traced
             loaded = self._warmed(before, constant)
@@ -213,11 +190,12 @@ class StreamPool:
         loaded = _loaded(bound, now.capacity)
         for entry in now.open.values():
             check_same_state(entry.start, _first(loaded, entry.constants))
-        if now.frames is not None:
+        if now.waiting.zeros is not None:
             with exact_types():
                 states = loaded.blank(now.capacity) if now.states is None else now.states
-                loaded.functions["run"](states, now.frames.arrays(), np.zeros(now.capacity, bool))
-                loaded.stream.warm_up_flush(loaded.functions["take"](states, np.int32(0)), now.frames.zeros())
+                loaded.functions["run"](states, now.waiting.pulses(), np.zeros(now.capacity, bool))
+                loaded.functions["clear"](loaded.blank(now.capacity), loaded.first, np.int32(0))
+                loaded.stream.warm_up_flush(_on_host(loaded.functions["take"](states, np.int32(0))), now.waiting.zeros)
         return loaded
 
     def grow(self, capacity: int) -> None:
@@ -257,7 +235,7 @@ class StreamPool:
                 raise StateError(f"all {now.capacity} streams are open; close one, or make the pool larger with `grow`")
             start = _first(now.loaded, constants)
             given = None if constants is None else {name: np.array(value) for name, value in constants.items()}
-            entry = _Open(now.free[-1], given, start, {})
+            entry = _Open(now.free[-1], given, start)
             after = now._replace(
                 open={**now.open, now.following: entry}, free=now.free[:-1], following=now.following + 1
             )
@@ -277,7 +255,11 @@ class StreamPool:
             StateError: the stream is not open.
             InputError: the frames do not fit the stepper, or differ in shape from earlier frames in the pool.
         """
-        return self._live.change(lambda now: (None, _queued(now, _find(now, stream), frame)))
+
+        def queued(now: _Streams) -> tuple[None, _Streams]:
+            return None, now._replace(waiting=now.waiting.pushed_to(_find(now, stream).slot, frame))
+
+        return self._live.change(queued)
 
     def push_many(self, streams: Sequence[int], blocks: Arrays) -> None:
         """Queue inputs of many streams, as `push` of each: a dict of arrays with a leading axis, a row for each stream.
@@ -289,7 +271,13 @@ class StreamPool:
             StateError: a stream is not open, or is named twice.
             InputError: the rows do not fit the stepper, or are not as many as the streams.
         """
-        return self._live.change(lambda now: (None, _queued_many(now, streams, blocks)))
+
+        def queued(now: _Streams) -> tuple[None, _Streams]:
+            return None, now._replace(
+                waiting=now.waiting.pushed_to_many([_find(now, each).slot for each in streams], blocks)
+            )
+
+        return self._live.change(queued)
 
     def run(self) -> dict[int, dict[str, np.ndarray]]:
         """Run one step of each stream with a waiting frame, in a single call; other streams do not change.
@@ -301,25 +289,19 @@ class StreamPool:
         return self._live.change(self._stepped)
 
     def _stepped(self, now: _Streams) -> tuple[dict[int, dict[str, np.ndarray]], _Streams]:
-        active = now.pushed > now.taken
-        if now.frames is None or not active.any():
+        active = now.waiting.active
+        if not active.any():
             return {}, now
-        numbers, waits = now.taken.tolist(), active.tolist()
-        waiting = {stream: entry for stream, entry in now.open.items() if waits[entry.slot]}
-        for entry in waiting.values():
-            number = numbers[entry.slot]
-            entry.frames.pop(number - 2, None)  # not the frame before, because an interrupt may undo the last run
-            now.frames.put(entry.slot, entry.frames[number])
+        arrays, waiting = now.waiting.run(active)
+        runs = active.tolist()
+        slots = {stream: entry.slot for stream, entry in now.open.items() if runs[entry.slot]}
         with exact_types():
             # The states are not donated: a step that fails or is interrupted would lose them.
-            outputs, states = now.loaded.functions["run"](self._begun_states(now), now.frames.arrays(), active)
+            outputs, states = now.loaded.functions["run"](self._begun_states(now), arrays, active)
             host = {name: np.asarray(value) for name, value in outputs.items()}
             jax.block_until_ready(states)  # a step that fails can have no outputs
-        results = {
-            stream: {name: value[entry.slot].copy() for name, value in host.items()}
-            for stream, entry in waiting.items()
-        }
-        return results, now._replace(states=states, starts={}, taken=now.taken + active)
+        results = {stream: {name: value[slot].copy() for name, value in host.items()} for stream, slot in slots.items()}
+        return results, now._replace(states=states, starts={}, waiting=waiting)
 
     def _begun_states(self, now: _Streams) -> Any:
         """Return the states of all slots, with the first states of the streams that begin."""
@@ -358,10 +340,10 @@ class StreamPool:
 
         def flushed(now: _Streams) -> tuple[dict[str, np.ndarray], _Streams]:
             entry = _find(now, stream)
-            if waiting := now.pushed[entry.slot] - now.taken[entry.slot]:
-                raise StateError(f"{waiting} frame(s) of stream {stream} wait: call run until no frame waits")
+            if count := now.waiting.count(entry.slot):
+                raise StateError(f"{count} frame(s) of stream {stream} wait: call run until no frame waits")
             with exact_types():
-                end = _ended(now, entry, tail, valid)
+                end = now.waiting.ended(entry.slot, tail, valid)
                 return now.loaded.stream.rest(now.state_of(entry), *end), now.begun(entry)
 
         return self._live.change(flushed)
@@ -370,8 +352,7 @@ class StreamPool:
         """Give a stream a new state, and drop the waiting frames of the stream."""
 
         def restarted(now: _Streams) -> tuple[None, _Streams]:
-            entry = _find(now, stream)._replace(frames={})
-            return None, now._replace(open={**now.open, stream: entry}).begun(entry)
+            return None, now.begun(_find(now, stream))
 
         return self._live.change(restarted)
 
@@ -397,10 +378,9 @@ class StreamPool:
 
         def copied(now: _Streams) -> tuple[dict[str, np.ndarray], _Streams]:
             entry, spec = _find(now, stream), now.loaded.stream.spec
-            frames = [entry.frames[at] for at in range(now.taken[entry.slot], now.pushed[entry.slot])]
-            waiting = {each.name: np.stack([frame[each.name] for frame in frames]) for each in spec.inputs if frames}
+            now.waiting.join()
             with exact_types():
-                return moving_state(spec, spec.entries(now.state_of(entry)), waiting, now.part_of(entry)), now
+                return moving_state(spec, spec.entries(now.state_of(entry)), *now.waiting.kept(entry.slot)), now
 
         return self._live.change(copied)
 
@@ -434,113 +414,17 @@ def _grown(now: _Streams, capacity: int) -> _Streams:
     return now._replace(
         free=(*reversed(range(now.capacity, capacity)), *now.free),
         states=states,
-        taken=np.pad(now.taken, (0, more)),
-        pushed=np.pad(now.pushed, (0, more)),
-        held=np.pad(now.held, (0, more)),
-        frames=now.frames and NextFrames(now.loaded.stream.spec, capacity, now.frames.zeros()),
+        waiting=now.waiting.grown(capacity),
     )
-
-
-def _queued(now: _Streams, entry: _Open, block: Arrays) -> _Streams:
-    """Return the streams with more frames of a stream, cut into pulses."""
-    slot, spec = entry.slot, now.loaded.stream.spec
-    frames = now.frames or NextFrames(spec, now.capacity, block)
-    number, held, pushed = int(now.pushed[slot]), int(now.held[slot]), now.pushed.copy()
-    if not held and frames.fits(block):
-        entry.frames[number] = {name: np.array(block[name]) for name in frames.names}
-        pushed[slot] += 1
-        return now._replace(pushed=pushed, frames=frames)
-    arrays, count = frames.checked(block)
-    if not spec.streams:
-        entry.frames[number] = arrays
-        pushed[slot] += 1
-        return now._replace(pushed=pushed, frames=frames)
-    for each in spec.inputs if held else ():
-        before, given = entry.frames[number][each.name], arrays[each.name]
-        if each.time_axis is None and not np.array_equal(before, given, equal_nan=given.dtype.kind in "fc"):
-            raise InputError(f"input {each.name!r} is constant in a pulse, and {held} frame(s) wait with another value")
-    at = 0
-    while at < count:
-        # Only frames behind those that exist are overwritten, so that a call that fails has changed nothing.
-        pulse = entry.frames[number] if held else frames.zeros()
-        size = min(spec.pulse - held, count - at)
-        for each in spec.inputs:
-            part = _within(each, arrays[each.name], at, at + size, spec.pulse)
-            _within(each, pulse[each.name], held, held + size, spec.pulse)[...] = part
-        entry.frames[number] = pulse
-        number, held = divmod(number * spec.pulse + held + size, spec.pulse)
-        at += size
-    holds = now.held.copy()
-    pushed[slot], holds[slot] = number, held
-    return now._replace(pushed=pushed, held=holds, frames=frames)
-
-
-def _queued_many(now: _Streams, streams: Sequence[int], blocks: Arrays) -> _Streams:
-    """Return the streams with more frames of many streams."""
-    entries = [_find(now, stream) for stream in streams]
-    slots = np.array([entry.slot for entry in entries], np.int64)
-    if len({*slots.tolist()}) < len(slots):
-        raise StateError("a stream is named twice: push the frames that follow in another call")
-    if not isinstance(blocks, Mapping):
-        raise InputError(f"blocks must be a dict of arrays by name, not {describe(blocks)}")
-    arrays = {name: np.asarray(array) for name, array in blocks.items()}
-    for name, array in arrays.items():
-        if array.shape[:1] != (len(entries),):
-            raise InputError(
-                f"input {name!r} got {describe(array)}, but there are {len(entries)} streams: give a row each"
-            )
-    if not entries:
-        return now
-    first = {name: array[0] for name, array in arrays.items()}
-    frames = now.frames or NextFrames(now.loaded.stream.spec, now.capacity, first)
-    if not now.held[slots].any() and frames.fits(first):
-        kept, pushed = {name: np.array(arrays[name]) for name in frames.names}, now.pushed.copy()
-        rows = zip(*(list(array) for array in kept.values()), strict=True)
-        for entry, number, row in zip(entries, pushed[slots].tolist(), rows, strict=True):
-            entry.frames[number] = dict(zip(kept, row, strict=True))
-        pushed[slots] += 1
-        return now._replace(pushed=pushed, frames=frames)
-    for row, entry in enumerate(entries):
-        now = _queued(now, entry, {name: array[row] for name, array in arrays.items()})
-    return now
-
-
-def _within(each: ArraySpec, array: Any, start: int, end: int, pulse: int) -> Any:
-    """Return the part of an input for frames of a stream; an input that is constant in time is returned whole."""
-    if each.time_axis is None:
-        return array
-    size = each.sizes[each.time_axis]
-    return array[(slice(None),) * each.time_axis + (slice(start * size // pulse, end * size // pulse),)]
-
-
-def _ended(now: _Streams, entry: _Open, tail: Arrays | None, valid: int | None) -> tuple[Arrays | None, int | None]:
-    """Return the frames of a stream that did not fill a pulse, followed by a tail, and their number."""
-    spec, held = now.loaded.stream.spec, int(now.held[entry.slot])
-    if not held:
-        return tail, valid
-    pulse = {name: array.copy() for name, array in entry.frames[int(now.pushed[entry.slot])].items()}
-    if tail is None and not valid:
-        return pulse, held
-    given, existing = whole_pulse(spec, tail, valid, convert=taken)
-    if held + existing > spec.pulse:
-        raise InputError(
-            f"{held} frame(s) wait and the tail has {existing}, which is more than the pulse of {spec.pulse}: push the "
-            "tail, call run, and then flush"
-        )
-    assert given is not None  # a step without frames in time holds none
-    for each in spec.inputs:
-        part = _within(each, given[each.name], 0, existing, spec.pulse)
-        _within(each, pulse[each.name], held, held + existing, spec.pulse)[...] = part
-    return pulse, held + existing
 
 
 def _continued(now: _Streams, entry: _Open, state: Arrays, allow_nan: bool) -> _Streams:
     """Return the streams with a moved state in a slot, and the frames that waited."""
     with exact_types():
-        moved, waiting = moved_state(now.loaded.stream.spec, entry.start, state, allow_nan=allow_nan)
+        moved, waiting = moved_state(now.loaded.stream.spec, _on_host(entry.start), state, allow_nan=allow_nan)
     now = now._replace(starts={**now.starts, entry.slot: _placed(moved)})
     for block in waiting:
-        now = _queued(now, entry, block)
+        now = now._replace(waiting=now.waiting.pushed_to(entry.slot, block))
     return now
 
 
@@ -557,89 +441,16 @@ def _placed(state: State) -> State:
         return {name: placed(array) for name, array in state.items()}
 
 
+def _on_host(state: State) -> dict[str, np.ndarray]:
+    """Return a state as NumPy arrays, which are cut into entries without a program."""
+    return {name: np.asarray(array) for name, array in state.items()}
+
+
 def _find(streams: _Streams, stream: int) -> _Open:
     is_id = isinstance(stream, int | np.integer) and not isinstance(stream, bool)  # True and 1.0 are equal to 1
     if not is_id or stream not in streams.open:
         raise StateError(f"stream {stream!r} is not open; open streams: {', '.join(map(str, streams.open)) or 'none'}")
     return streams.open[stream]
-
-
-class NextFrames:
-    """Buffers for the next pulse of each stream: an array per input, with a leading axis of slots.
-
-    The first frames fix the open dimensions of the inputs.
-    """
-
-    def __init__(self, spec: StepSpec, capacity: int, first: Arrays):
-        self._spec, self._buffers = spec, dict[str, np.ndarray]()
-        arrays, _ = self.checked(first)
-        for each in spec.inputs:
-            array = arrays[each.name]
-            shape = list(array.shape)
-            if each.time_axis is not None:
-                shape[each.time_axis] = each.sizes[each.time_axis]
-            self._buffers[each.name] = np.zeros((capacity, *shape), array.dtype)
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the inputs."""
-        return self._buffers.keys()
-
-    def zeros(self) -> Frame:
-        """Return a pulse of zeros."""
-        return {name: np.zeros_like(buffer[0]) for name, buffer in self._buffers.items()}
-
-    def put(self, slot: int, frame: Frame) -> None:
-        """Write a checked pulse into a slot."""
-        for name, array in frame.items():
-            self._buffers[name][slot] = array
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return a dict of inputs with the pulses of all slots."""
-        # A copy, because on CPU JAX can read a NumPy array after the call has returned.
-        return {name: buffer.copy() for name, buffer in self._buffers.items()}
-
-    def fits(self, frame: Arrays) -> bool:
-        """Return True for a pulse of the declared dtypes, which needs no further check."""
-        return (
-            isinstance(frame, Mapping)
-            and frame.keys() == self._buffers.keys()
-            and all(
-                isinstance(array, np.ndarray)
-                and array.shape == self._buffers[name].shape[1:]
-                and array.dtype == self._buffers[name].dtype
-                for name, array in frame.items()
-            )
-        )
-
-    def checked(self, block: Arrays) -> tuple[Frame, int]:
-        """Return a copy of frames with the declared dtypes and their number; raise InputError for other frames."""
-        spec, count = self._spec, 1
-        specs: Sequence[ArraySpec] = spec.inputs
-        if spec.streams:
-            check_names(specs, block)
-            arrays = {name: array if hasattr(array, "shape") else np.asarray(array) for name, array in block.items()}
-            count = spec.count_frames(arrays) or 0
-            if count % spec.multiple:
-                names = ", ".join(each.name for each in specs if each.time_axis is not None)
-                raise InputError(f"{spec.label}: {names} got {count} frames, but needs a multiple of {spec.multiple}")
-            specs = [
-                each if each.time_axis is None else each.with_frames(count * each.sizes[each.time_axis] // spec.pulse)
-                for each in specs
-            ]
-        arrays = host_arrays(specs, block)
-        for each in spec.inputs:
-            array, known = arrays[each.name], self._buffers.get(each.name)
-            shapes = [list(array.shape), list(array.shape if known is None else known.shape[1:])]
-            if each.time_axis is not None:
-                for shape in shapes:
-                    del shape[each.time_axis]
-            if known is not None and shapes[0] != shapes[1]:
-                raise InputError(
-                    f"input {each.name!r} got {describe(array)}, but every frame of this pool has shape "
-                    f"{list(known.shape[1:])}"
-                )
-        return {name: np.array(array) for name, array in arrays.items()}, count
 
 
 #: The functions of `slot_functions` that may overwrite the first argument.
