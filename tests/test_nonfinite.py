@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 from packages import needs_litert
 from refusals import check_refused
 
 import jaxrnn
 from jaxrnn.demo import PACKAGED
-from jaxrnn.export import FileRunner, export_litert
+from jaxrnn.export import FileRunner, export_litert, verify_export
 from jaxrnn.steps import ArraySpec, OutputSpec, StateSpec, StepSpec, in_batch, nothing_left
 from jaxrnn.steps.finite import Watch
 
@@ -230,3 +232,72 @@ def test_exported_files_recover(ending, tmp_path):
         np.testing.assert_array_equal(known["raise"], without)
         np.testing.assert_array_equal(known["reset"], [*without[:2], np.zeros_like(without[0]), *begun])
     check_refused(jaxrnn.InputError, "on_nonfinite must be one of", FileRunner, path, on_nonfinite="zero")
+
+
+ODD = (np.nan, -np.nan, np.inf, -np.inf, 1e30, -3e38, 1e-40, 0.5)
+
+
+@pytest.mark.parametrize("ending", ["onnx", pytest.param("tflite", marks=needs_litert)])
+def test_a_guard_is_in_the_file(ending, tmp_path):
+    """NaN and infinities are zeros in step, flush and function, and all finite numbers stay."""
+
+    def write(stepper, name, **options):
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "tflite":
+            return export_litert(stepper, None, path, guard=True, **options).step.path
+        flush = {} if "example" in options else {"flush": tmp_path / f"{name}.flush.onnx"}
+        return jaxrnn.export_onnx(stepper, None, path, guard=True, **flush, **options).step.path
+
+    def late(x):
+        return {"y": jnp.pad(x["x"], ((0, 2), (0, 0)))[2:] / 2, "n": x["n"]}
+
+    shapes = {"x": jax.ShapeDtypeStruct((8, 4), jnp.float32), "n": jax.ShapeDtypeStruct((8,), jnp.int32)}
+    streamed = jaxrnn.stream(late, shapes, axes=0, pulse=2)
+    path = write(streamed, "step")
+    report = verify_export(streamed, None, path)
+    assert (report.ok, report.flushed) == (True, True)
+    x = np.random.default_rng(0).choice(np.array(ODD, np.float32), (9, 4))
+    n = np.arange(9, dtype=np.int32)
+    run = FileRunner(path, on_nonfinite="raise")
+    found = [run({"x": x[k : k + 2], "n": n[k : k + 2]}) for k in range(0, 8, 2)]
+    found.append(run.flush({"x": x[8:], "n": n[8:]}))
+    clean = np.where(np.isfinite(x), x, 0)
+    tiny = np.float32(1e-38)  # engines may take subnormal numbers for zeros
+    expected = np.concatenate([clean[2:], np.zeros((2, 4), np.float32)]) / 2
+    np.testing.assert_allclose(np.concatenate([each["y"] for each in found])[2:], expected, rtol=0, atol=tiny)
+    np.testing.assert_array_equal(np.concatenate([each["n"] for each in found]), n)
+    if ending == "onnx":
+        facts = dict(ort.InferenceSession(path).get_modelmeta().custom_metadata_map)
+        assert facts["jaxrnn.guard"] == "zeros"
+        assert "NaN and infinities in the inputs count as zeros." in onnx.load(path).graph.doc_string
+        again = jaxrnn.load(path)
+        outputs, _ = again.step(again.params, again.init(), {"x": x[:2], "n": n[:2]})
+        assert np.isfinite(outputs["y"]).all()
+        written = write(lambda x: {"y": x["x"]}, "function", example={"x": shapes["x"]})
+        (found,) = ort.InferenceSession(written).run(None, {"x": x[:8]})
+        np.testing.assert_array_equal(found, clean[:8])
+        with pytest.raises(jaxrnn.InputError, match="guard applies to a step"):
+            jaxrnn.export_onnx(jaxrnn.load(PACKAGED), None, path, guard=True)
+        small = jaxrnn.export_onnx(streamed, None, tmp_path / "small.onnx", guard=True, dtype="float16")
+        half = FileRunner(small.step.path)
+        x = np.where(np.abs(clean) > 60_000, np.float32(1), x)  # which the type does not hold
+        found = [half({"x": x[k : k + 2], "n": n[k : k + 2]})["y"] for k in range(0, 8, 2)]
+        expected = np.where(np.isfinite(x), x, 0)[2:8] / 2
+        np.testing.assert_allclose(np.concatenate(found)[2:], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("ending", ["onnx", pytest.param("tflite", marks=needs_litert)])
+def test_a_guarded_network_hears_zeros(ending, tmp_path):
+    model = jaxrnn.load(PACKAGED, static={"h": np.zeros((1, 1, 80), np.float32)})
+    streamed, path = model.stream("time"), tmp_path / f"step.{ending}"
+    write = jaxrnn.export_onnx if ending == "onnx" else export_litert
+    write(streamed, model.params, path, guard=True)
+    assert verify_export(streamed, model.params, path).ok
+    x = np.random.default_rng(0).uniform(0, 1, (6, 1, 1, 129)).astype(np.float32)
+    odd = x.copy()
+    odd[2, 0, 0, :4] = np.nan, np.inf, -np.inf, -np.nan
+    x[2, 0, 0, :4] = 0
+    runs = FileRunner(path), FileRunner(path)
+    for given, clean in zip(odd, x, strict=True):
+        found, expected = (run({"magnitude": each})["mask"] for run, each in zip(runs, (given, clean), strict=True))
+        np.testing.assert_array_equal(found, expected)

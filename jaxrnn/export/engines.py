@@ -145,6 +145,7 @@ class InEngine:
         self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
         self._flush = None if flush is None else _Opened(open_peer, flush)
         self.engine, self.seconds, self.flushes = self._step.peer.name, self._step.seconds, flush is not None
+        self.guard = step.facts.guard
 
     def begin(self) -> dict[str, np.ndarray]:
         """Return the state before the first frame."""
@@ -163,8 +164,8 @@ class InEngine:
         """Return the outputs of the flush, up to the frames that exist."""
         assert self._flush is not None
         facts = self._flush.facts
-        # NaN in the padding reveals any use of frames that do not exist.
-        padded, existing = whole_pulse(facts.spec, tail, valid, convert=taken, fill=np.nan)
+        # NaN in the padding reveals any use of frames that do not exist; a guard would take it for zeros.
+        padded, existing = whole_pulse(facts.spec, tail, valid, convert=taken, fill=1e4 if facts.guard else np.nan)
         outputs, results = self._flush.run(state, padded or {}, existing)
         axes = {each.name: each.time_axis for each in facts.spec.outputs}
         for own, name in facts.counts.items():
@@ -210,7 +211,8 @@ class FileRunner:
     Args:
         path: the file of the step, ``.onnx`` or ``.tflite``.
         flush: the ONNX file of the flush; by default the file that the step names, in the same folder.
-        on_nonfinite: as in `jaxrnn.Runner`. Inputs are checked too, because engines can turn NaN into numbers.
+        on_nonfinite: as in `jaxrnn.Runner`. Inputs are checked too, because engines can turn NaN into numbers,
+            but not if the file has a guard.
 
     Attributes:
         spec: the facts about the stream, with the arrays of the file.
@@ -250,7 +252,8 @@ class FileRunner:
     def _stepped(self, now: tuple[Any, int], arrays: Arrays) -> tuple[Mapping[str, np.ndarray], tuple[Any, int]]:
         state, resets = now
         outputs, after = self._files(state, arrays)
-        error = None if self._on_nonfinite == "keep" else self._watch.error(outputs, after, arrays)
+        judged = {} if self._files.guard else arrays
+        error = None if self._on_nonfinite == "keep" else self._watch.error(outputs, after, judged)
         if error is None:
             return outputs, (after, resets)
         if self._on_nonfinite == "raise":
