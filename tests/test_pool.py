@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -673,3 +674,152 @@ def test_blocks_are_multiples_of_what_recordings_are():
     pool.push(stream, {"x": np.ones(6, np.float32)})
     assert pool.run()[stream]["y"].tolist() == [2, 2]
     assert pool.flush(stream)["y"].tolist() == [2]
+
+
+class Totals(Stepper):
+    """Running totals of two inputs, of which one has two columns a frame, plus an input that is constant in a pulse."""
+
+    spec = StepSpec(
+        "totals",
+        inputs=(
+            ArraySpec("x", np.dtype("float32"), (4, 2), 0),
+            ArraySpec("z", np.dtype("float32"), (3, 8), 1),
+            ArraySpec("level", np.dtype("float32"), ()),
+        ),
+        outputs=(OutputSpec("y", np.dtype("float32"), (4,), 0),),
+        state=(StateSpec("sum", np.dtype("float32"), ()),),
+        pulse=4,
+    )
+
+    def init(self, batch=None, *, params=None, constants=None):
+        return in_batch(self.spec, {"sum": jnp.float32(0)}, batch)
+
+    def step(self, params, state, inputs):
+        totals = state["sum"] + jnp.cumsum(inputs["x"].sum(1) + inputs["z"].reshape(3, 4, 2).sum((0, 2)))
+        return {"y": totals + inputs["level"]}, {"sum": totals[-1]}
+
+    def flush(self, params, state, tail=None, valid=None):
+        return self.step(params, state, tail)[0], {"y": valid}
+
+
+class Followed:
+    """What a stream of `Totals` must give: the frames that wait, and the total of those that have run."""
+
+    def __init__(self):
+        self.waiting, self.total = [], 0
+
+    def next(self, count):
+        """Return the outputs for the next frames."""
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        found = self.total + np.cumsum([frame for frame, _ in taken])
+        self.total = found[-1] if count else self.total
+        return np.array([total + level for total, (_, level) in zip(found, taken, strict=True)], np.float32)
+
+
+@pytest.mark.parametrize("seed", of_tiers(range(12), [0], [1, 2]))
+def test_no_frame_is_lost_whatever_is_called(seed):
+    """Blocks of any size, single and many, with calls of all kinds between them, and calls that fail or are undone."""
+    rng = np.random.default_rng(seed)
+    pool, streams, other_level = StreamPool(Totals(), None, 3), {}, {"level": np.float32(-1)}
+
+    def block(followed, count):
+        """Return integers, whose sums are exact, and the sums; a level stays until the pulse is full."""
+        begun = [level for _, level in followed.waiting[len(followed.waiting) // 4 * 4 :]]
+        level = begun[0] if begun else int(rng.integers(9))
+        x, z = rng.integers(-9, 9, (count, 2)), rng.integers(-9, 9, (3, 2 * count))
+        sums = x.sum(1) + z.reshape(3, count, 2).sum((0, 2))
+        queued = []
+        for total in sums.tolist():
+            if not (len(followed.waiting) + len(queued)) % 4:
+                begun = [level]
+            queued.append((total, begun[0]))
+        return {"x": np.float32(x), "z": np.float32(z), "level": np.array(level, np.float32)}, queued
+
+    def push():
+        stream = rng.choice([*streams])
+        arrays, queued = block(streams[stream], int(rng.integers(10)))
+        given = {name: array.tolist() for name, array in arrays.items()} if rng.random() < 0.1 and queued else arrays
+        pool.push(stream, given)
+        arrays["x"][:], streams[stream].waiting[len(streams[stream].waiting) :] = np.nan, queued  # were copied
+
+    def push_many():
+        chosen, count = [*streams], int(rng.integers(10))
+        if rng.random() < 0.5:
+            chosen = rng.permutation(chosen)[: rng.integers(1, 1 + len(chosen))].tolist()
+        blocks, queued = zip(*(block(streams[stream], count) for stream in chosen), strict=True)
+        arrays = {name: np.stack([each[name] for each in blocks]) for name in blocks[0]}
+        pool.push_many(chosen, arrays)
+        arrays["z"][:] = np.nan
+        for stream, each in zip(chosen, queued, strict=True):
+            streams[stream].waiting += each
+
+    def run():
+        results = pool.run()
+        assert results.keys() == {stream for stream, each in streams.items() if len(each.waiting) >= 4}
+        for stream, outputs in results.items():
+            assert outputs["y"].tolist() == streams[stream].next(4).tolist()
+
+    def flush():
+        stream = rng.choice([*streams])
+        followed = streams[stream]
+        while len(followed.waiting) >= 4:
+            run()
+        arrays, queued = block(followed, int(rng.integers(1, 5 - len(followed.waiting))))
+        followed.waiting += queued
+        rest = pool.flush(stream, arrays)["y"]
+        assert rest.tolist() == followed.next(len(followed.waiting)).tolist()
+        streams[stream] = Followed()
+
+    def reset():
+        stream = rng.choice([*streams])
+        pool.reset(stream)
+        streams[stream] = Followed()
+
+    def close():
+        stream = rng.choice([*streams])
+        pool.close(stream)
+        del streams[stream]
+
+    def move():
+        """Open a stream, or a copy of another, in a pool that grows when it is full."""
+        if len(streams) == pool.capacity:
+            close() if pool.capacity == 5 else pool.grow(5)
+        if streams and rng.random() < 0.6:
+            stream = rng.choice([*streams])
+            streams[pool.open(state=pool.state(stream))] = copy.deepcopy(streams[stream])
+        else:
+            streams[pool.open()] = Followed()
+
+    def copied():
+        nonlocal pool
+        pool = copy.copy(pool) if rng.random() < 0.5 else pickle.loads(pickle.dumps(pool))
+
+    def fail():
+        stream = rng.choice([*streams])
+        arrays, _ = block(streams[stream], 3)
+        short = {**arrays, "z": arrays["z"][:, :2]}
+        many = {name: np.stack([array, array]) for name, array in arrays.items()}
+        check_refused(jaxrnn.InputError, "different numbers of frames", pool.push, stream, short)
+        check_refused(jaxrnn.StateError, "named twice", pool.push_many, [stream, stream], many)
+        if len(streams[stream].waiting) % 4:
+            held = {**arrays, **other_level}
+            check_refused(jaxrnn.InputError, "wait with another value", pool.push, stream, held)
+            rows = {name: np.stack([array]) for name, array in held.items()}
+            check_refused(jaxrnn.InputError, "wait with another value", pool.push_many, [stream], rows)
+
+    def undone():
+        """An interrupt can undo a call, after other calls have begun; no value is changed in place."""
+        before, kept = pool._live.value, copy.deepcopy(streams)
+        for _ in range(rng.integers(1, 4)):
+            (push, push_many, run, reset)[rng.integers(4)]()
+        pool._live.value = before
+        streams.update(kept)
+
+    calls = [push, push_many, run] * 6 + [undone] * 3 + [flush, reset, close, move, move, copied, fail, fail]
+    for number in range(400):
+        call = calls[rng.integers(len(calls))] if streams else move
+        if call is not copied or number % 40 < 2:  # which compiles
+            call()
+    for _ in range(100):
+        run()
+    assert not any(len(each.waiting) >= 4 for each in streams.values())

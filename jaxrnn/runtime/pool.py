@@ -139,7 +139,8 @@ class StreamPool:
         streams = self._live.value
         arguments = {"stepper": self._stepper, "params": streams.loaded.stream.given, "capacity": self.capacity}
         arguments |= {"allow_nan": self._allow_nan, "warm": self._warm}
-        streams = streams._replace(loaded=None, waiting=streams.waiting.copied())
+        streams = streams._replace(loaded=None)
+        streams.waiting.join()
         return on_host({"arguments": arguments, "streams": tuple(streams)})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -192,7 +193,7 @@ class StreamPool:
         if now.waiting.zeros is not None:
             with exact_types():
                 states = loaded.blank(now.capacity) if now.states is None else now.states
-                loaded.functions["run"](states, now.waiting.pulses(()), np.zeros(now.capacity, bool))
+                loaded.functions["run"](states, now.waiting.pulses(), np.zeros(now.capacity, bool))
                 loaded.stream.warm_up_flush(loaded.functions["take"](states, np.int32(0)), now.waiting.zeros)
         return loaded
 
@@ -290,17 +291,16 @@ class StreamPool:
         active = now.waiting.active
         if not active.any():
             return {}, now
+        arrays, waiting = now.waiting.run(active)
         runs = active.tolist()
         slots = {stream: entry.slot for stream, entry in now.open.items() if runs[entry.slot]}
         with exact_types():
             # The states are not donated: a step that fails or is interrupted would lose them.
-            outputs, states = now.loaded.functions["run"](
-                self._begun_states(now), now.waiting.pulses(slots.values()), active
-            )
+            outputs, states = now.loaded.functions["run"](self._begun_states(now), arrays, active)
             host = {name: np.asarray(value) for name, value in outputs.items()}
             jax.block_until_ready(states)  # a step that fails can have no outputs
         results = {stream: {name: value[slot].copy() for name, value in host.items()} for stream, slot in slots.items()}
-        return results, now._replace(states=states, starts={}, waiting=now.waiting.after(active))
+        return results, now._replace(states=states, starts={}, waiting=waiting)
 
     def _begun_states(self, now: _Streams) -> Any:
         """Return the states of all slots, with the first states of the streams that begin."""
@@ -377,6 +377,7 @@ class StreamPool:
 
         def copied(now: _Streams) -> tuple[dict[str, np.ndarray], _Streams]:
             entry, spec = _find(now, stream), now.loaded.stream.spec
+            now.waiting.join()
             with exact_types():
                 return moving_state(spec, spec.entries(now.state_of(entry)), *now.waiting.kept(entry.slot)), now
 

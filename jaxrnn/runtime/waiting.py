@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,115 +17,112 @@ from jaxrnn.steps.stepspec import StepSpec
 Frame = dict[str, np.ndarray]
 
 
+class _Part(NamedTuple):
+    """Frames of some slots that follow each other in a pulse, and the parts of the pulse that were pushed before."""
+
+    slots: np.ndarray | slice
+    start: int  # the first frame in the pulse
+    end: int
+    rows: Frame  # with a leading axis of slots
+    before: _Part | None
+
+    def row_of(self, slot: int) -> int | None:
+        """Return the row of a slot, or None."""
+        if isinstance(self.slots, slice):
+            return slot - self.slots.start if self.slots.start <= slot < self.slots.stop else None
+        return next(iter(np.flatnonzero(self.slots == slot).tolist()), None)
+
+
 class Waiting(NamedTuple):
     """The frames that wait in the slots of a pool.
 
-    The pulses `taken` to `pushed` of a slot wait, and the next pulse has `held` frames; all other pulses and frames
-    belong to calls that have ended or failed. Methods return a new value, and overwrite only frames that do not wait.
+    A layer has a pulse of each slot, as parts: the first layer has the pulses of the next run, so a run takes a whole
+    layer. The last part of a slot is valid, and parts behind the frames that wait belong to streams that were closed or
+    reset. Methods return a new value and change no frame in place: a call can fail or be interrupted anywhere.
     """
 
     spec: StepSpec
-    taken: np.ndarray  # int64[capacity]: pulses of each slot that have run
-    pushed: np.ndarray
-    held: np.ndarray  # frames of each slot that do not fill a pulse
-    queues: tuple[dict[int, Frame], ...]  # pulses of each slot by number
+    frames: np.ndarray  # int64[capacity]: frames of each slot that wait
+    layers: list[_Part | None]
     zeros: Frame | None  # a pulse, which has the sizes of open dimensions; None before the first frame
 
     @classmethod
     def of(cls, spec: StepSpec, capacity: int, first: Arrays | None = None) -> Waiting:
         """Return empty queues for inputs with the open dimensions of a first block."""
-        none, queues = np.zeros(capacity, np.int64), tuple({} for _ in range(capacity))
-        empty = cls(spec, none, none, none, queues, None)
+        empty = cls(spec, np.zeros(capacity, np.int64), [], None)
         return empty if first is None else empty._sized(first)
 
     @property
     def capacity(self) -> int:
         """The number of slots."""
-        return len(self.queues)
+        return len(self.frames)
+
+    def count(self, slot: int) -> int:
+        """Return the number of whole pulses that wait in a slot."""
+        return int(self.frames[slot]) // self.spec.pulse
+
+    def kept(self, slot: int) -> tuple[Frame, Frame]:
+        """Return the pulses that wait in a slot, stacked, and the frames that do not fill a pulse."""
+        count, held = divmod(int(self.frames[slot]), self.spec.pulse)
+        pulses = [self._row(layer, slot) for layer in self.layers[: count + 1]]
+        waiting = {
+            each.name: np.stack([pulse[each.name] for pulse in pulses[:count]]) for each in self.spec.inputs if count
+        }
+        return waiting, self._part(pulses[count], 0, held) if held else {}
+
+    def join(self) -> None:
+        """Join the parts of each layer, so that the frames of a slot are found at once: the frames stay the same."""
+        for number, layer in enumerate(self.layers):
+            if layer is not None and layer.before is not None:
+                slots, arrays = np.flatnonzero(self.frames > number * self.spec.pulse), self.pulses(layer)
+                rows = {name: array[slots] for name, array in arrays.items()}
+                self.layers[number] = _Part(slots, 0, self.spec.pulse, rows, None)
+
+    def grown(self, capacity: int) -> Waiting:
+        """Return queues for more slots."""
+        return self._replace(frames=np.pad(self.frames, (0, capacity - self.capacity)))
+
+    def without(self, slot: int) -> Waiting:
+        """Return the queues without the frames of a slot."""
+        frames = self.frames.copy()
+        frames[slot] = 0
+        return self._replace(frames=frames, layers=self.layers[: -(-int(frames.max()) // self.spec.pulse)])
 
     @property
     def active(self) -> np.ndarray:
         """The slots in which a pulse waits, ``bool[capacity]``."""
-        return self.pushed > self.taken
+        return self.frames >= self.spec.pulse
 
-    def count(self, slot: int) -> int:
-        """Return the number of pulses that wait in a slot."""
-        return int(self.pushed[slot] - self.taken[slot])
-
-    def kept(self, slot: int) -> tuple[Frame, Frame]:
-        """Return the pulses that wait in a slot, stacked, and the frames that do not fill a pulse."""
-        queue, held, pushed = self.queues[slot], int(self.held[slot]), int(self.pushed[slot])
-        frames = [queue[number] for number in range(int(self.taken[slot]), pushed)]
-        waiting = {each.name: np.stack([frame[each.name] for frame in frames]) for each in self.spec.inputs if frames}
-        part = {each.name: self._within(each, queue[pushed], 0, held) for each in self.spec.inputs if held}
-        return waiting, part
-
-    def copied(self) -> Waiting:
-        """Return a copy that shares no frames, because frames that do not fill a pulse are written in place."""
-        return self._replace(queues=copy.deepcopy(self.queues))
-
-    def grown(self, capacity: int) -> Waiting:
-        """Return queues for more slots."""
-        more = capacity - self.capacity
-        counts = {name: np.pad(getattr(self, name), (0, more)) for name in ("taken", "pushed", "held")}
-        return self._replace(**counts, queues=(*self.queues, *({} for _ in range(more))))
-
-    def without(self, slot: int) -> Waiting:
-        """Return the queues without the frames of a slot."""
-        counts = {name: getattr(self, name).copy() for name in ("taken", "pushed", "held")}
-        for count in counts.values():
-            count[slot] = 0
-        return self._replace(**counts, queues=(*self.queues[:slot], {}, *self.queues[slot + 1 :]))
-
-    def pulses(self, slots: Iterable[int]) -> dict[str, np.ndarray]:
-        """Return new arrays with the next pulse of these slots, and zeros in other slots."""
+    def pulses(self, layer: _Part | None = None) -> Frame:
+        """Return new arrays with the pulses of all slots in a layer."""
         arrays = {name: np.zeros((self.capacity, *zero.shape), zero.dtype) for name, zero in (self.zeros or {}).items()}
-        numbers = self.taken.tolist()
-        for slot in slots:
-            for name, array in self.queues[slot][numbers[slot]].items():
-                arrays[name][slot] = array
+        for part in _in_order(layer):
+            for name, array in self._part(arrays, part.start, part.end, lead=1).items():
+                array[part.slots] = part.rows[name]
         return arrays
 
-    def after(self, active: np.ndarray) -> Waiting:
-        """Return the queues after a run of the next pulse of these slots."""
-        for slot in np.flatnonzero(active):
-            # Not the pulse before, because an interrupt may undo the last run.
-            self.queues[slot].pop(int(self.taken[slot]) - 2, None)
-        return self._replace(taken=self.taken + active)
+    def run(self, active: np.ndarray) -> tuple[Frame, Waiting]:
+        """Return the next pulses of the active slots, with zeros in other slots, and the queues after the run."""
+        arrays, layers = self.pulses(self.layers[0]), self.layers[1:]
+        held = np.flatnonzero(~active & (self.frames > 0))
+        if len(held):
+            rows = {name: array[held] for name, array in arrays.items()}
+            part = _Part(held, 0, self.spec.pulse, rows, layers[0] if layers else None)
+            layers = [part, *layers[1:]]
+        if not active.all():
+            for array in arrays.values():
+                array[~active] = 0
+        return arrays, self._replace(frames=self.frames - self.spec.pulse * active, layers=layers)
 
     def pushed_to(self, slot: int, block: Arrays) -> Waiting:
-        """Return the queues with more frames of a slot, cut into pulses."""
+        """Return the queues with more frames of a slot."""
         if self.zeros is None:
             return self._sized(block).pushed_to(slot, block)
-        spec, queue = self.spec, self.queues[slot]
-        number, held, pushed = int(self.pushed[slot]), int(self.held[slot]), self.pushed.copy()
-        if not held and self._fits(block):
-            queue[number] = {name: np.array(block[name]) for name in self.zeros}
-            pushed[slot] += 1
-            return self._replace(pushed=pushed)
-        arrays, count = self._checked(block)
-        if not spec.streams:
-            queue[number] = arrays
-            pushed[slot] += 1
-            return self._replace(pushed=pushed)
-        for each in spec.inputs if held else ():
-            before, given = queue[number][each.name], arrays[each.name]
-            if each.time_axis is None and not np.array_equal(before, given, equal_nan=given.dtype.kind in "fc"):
-                raise InputError(
-                    f"input {each.name!r} is constant in a pulse, and {held} frame(s) wait with another value"
-                )
-        at = 0
-        while at < count:
-            # Only frames behind those that exist are overwritten, so that a call that fails has changed nothing.
-            pulse = queue[number] if held else {name: zero.copy() for name, zero in self.zeros.items()}
-            size = min(spec.pulse - held, count - at)
-            self._write(pulse, held, arrays, at, size)
-            queue[number] = pulse
-            number, held = divmod(number * spec.pulse + held + size, spec.pulse)
-            at += size
-        holds = self.held.copy()
-        pushed[slot], holds[slot] = number, held
-        return self._replace(pushed=pushed, held=holds)
+        count = self._count(block)
+        arrays, count = (
+            self._checked(block) if count is None else ({name: np.array(block[name]) for name in self.zeros}, count)
+        )
+        return self._pushed(slice(slot, slot + 1), {name: array[None] for name, array in arrays.items()}, count)
 
     def pushed_to_many(self, slots: Sequence[int], blocks: Arrays) -> Waiting:
         """Return the queues with more frames of many slots, a row each."""
@@ -142,29 +138,29 @@ class Waiting(NamedTuple):
                 )
         if not slots:
             return self
-        first = {name: array[0] for name, array in arrays.items()}
+        first = {name: array[0, ...] for name, array in arrays.items()}  # an array also without axes
         if self.zeros is None:
             return self._sized(first).pushed_to_many(slots, blocks)
-        if not self.held[slots].any() and self._fits(first):
-            kept, pushed = {name: np.array(arrays[name]) for name in self.zeros}, self.pushed.copy()
-            rows = zip(*(list(array) for array in kept.values()), strict=True)
-            for slot, number, row in zip(slots, pushed[slots].tolist(), rows, strict=True):
-                self.queues[slot][number] = dict(zip(kept, row, strict=True))
-            pushed[slots] += 1
-            return self._replace(pushed=pushed)
-        after = self
-        for row, slot in enumerate(slots):
-            after = after.pushed_to(slot, {name: array[row] for name, array in arrays.items()})
+        count = self._count(first)
+        if count is None:
+            checked = [self._checked({name: array[row] for name, array in arrays.items()}) for row in range(len(slots))]
+            rows, count = {name: np.stack([row[name] for row, _ in checked]) for name in self.zeros}, checked[0][1]
+        else:
+            rows = {name: np.array(arrays[name]) for name in self.zeros}
+        places, after = np.array(slots), self
+        waits = self.frames[places]
+        for wait in np.unique(waits):
+            which = np.flatnonzero(waits == wait)
+            some = rows if len(which) == len(slots) else {name: array[which] for name, array in rows.items()}
+            after = after._pushed(places[which], some, count)
         return after
 
     def ended(self, slot: int, tail: Arrays | None, valid: int | None) -> tuple[Arrays | None, int | None]:
         """Return the frames of a slot that did not fill a pulse, followed by a tail, and their number."""
-        held = int(self.held[slot])
-        if not held:
-            return tail, valid
-        pulse = {name: array.copy() for name, array in self.queues[slot][int(self.pushed[slot])].items()}
-        if tail is None and not valid:
-            return pulse, held
+        _, part = self.kept(slot)
+        held = int(self.frames[slot]) % self.spec.pulse
+        if not held or (tail is None and not valid):
+            return part or tail, held or valid
         given, existing = whole_pulse(self.spec, tail, valid, convert=taken)
         if held + existing > self.spec.pulse:
             raise InputError(
@@ -172,21 +168,65 @@ class Waiting(NamedTuple):
                 "push the tail, call run, and then flush"
             )
         assert given is not None  # a step without frames in time holds none
-        self._write(pulse, held, given, 0, existing)
-        return pulse, held + existing
+        rest = self._part(given, 0, existing)
+        timed = {each.name: each.time_axis for each in self.spec.inputs if each.time_axis is not None}
+        joined = {name: np.concatenate([part[name], rest[name]], axis) for name, axis in timed.items()}
+        return {**rest, **joined}, held + existing
 
-    def _write(self, pulse: Frame, held: int, arrays: Arrays, at: int, size: int) -> None:
-        """Write frames behind those that a pulse holds."""
+    def _pushed(self, slots: np.ndarray | slice, rows: Frame, count: int) -> Waiting:
+        """Return the queues with more frames of slots in which equally many frames wait."""
+        pulse, frames, layers = self.spec.pulse, self.frames.copy(), [*self.layers]
+        if isinstance(slots, slice):
+            wait = int(frames[slots.start])
+        else:
+            first, wait = int(slots[0]), int(frames[slots[0]])
+            if np.array_equal(slots, np.arange(first, first + len(slots))):
+                slots = slice(first, first + len(slots))
+        if wait % pulse:
+            self._check_constants(slots, rows, wait)
+        frames[slots] = wait + count  # an addition in place takes a microsecond
+        at = 0
+        while at < count:
+            number, start = divmod(wait + at, pulse)
+            end = min(pulse, start + count - at)
+            part = rows if end - start == count else self._part(rows, at, at + end - start, lead=1)
+            while number >= len(layers):
+                layers.append(None)
+            layers[number] = _Part(slots, start, end, part, layers[number])
+            at += end - start
+        return Waiting(self.spec, frames, layers, self.zeros)
+
+    def _check_constants(self, slots: np.ndarray | slice, rows: Frame, wait: int) -> None:
+        """Check that an input that is constant in a pulse is that of the frames that wait."""
+        number, held = divmod(wait, self.spec.pulse)
+        constant = [each.name for each in self.spec.inputs if each.time_axis is None]
+        for row, slot in enumerate(np.arange(self.capacity)[slots].tolist() if constant else ()):
+            before = self._row(self.layers[number], slot)
+            for name in constant:
+                if not np.array_equal(before[name], rows[name][row], equal_nan=rows[name].dtype.kind in "fc"):
+                    raise InputError(
+                        f"input {name!r} is constant in a pulse, and {held} frame(s) wait with another value"
+                    )
+
+    def _row(self, layer: _Part | None, slot: int) -> Frame:
+        """Return a new pulse of a slot in a layer."""
+        pulse = {name: zero.copy() for name, zero in (self.zeros or {}).items()}
+        for part in _in_order(layer):
+            if (row := part.row_of(slot)) is not None:
+                for name, array in self._part(pulse, part.start, part.end).items():
+                    array[...] = part.rows[name][row]
+        return pulse
+
+    def _part(self, arrays: Arrays, start: int, end: int, lead: int = 0) -> Frame:
+        """Return views of frames of a stream; inputs that are constant in time are returned whole."""
+        zeros, pulse, parts = self.zeros or {}, self.spec.pulse, {}
         for each in self.spec.inputs:
-            self._within(each, pulse, held, held + size)[...] = self._within(each, arrays, at, at + size)
-
-    def _within(self, each: ArraySpec, arrays: Arrays, start: int, end: int) -> Any:
-        """Return the part of an input for frames of a stream; an input that is constant in time is returned whole."""
-        array = arrays[each.name]
-        if each.time_axis is None:
-            return array
-        size, pulse = each.sizes[each.time_axis], self.spec.pulse
-        return array[(slice(None),) * each.time_axis + (slice(start * size // pulse, end * size // pulse),)]
+            array, axis = arrays[each.name], each.time_axis
+            if axis is not None:
+                size = zeros[each.name].shape[axis]
+                array = array[(slice(None),) * (lead + axis) + (slice(start * size // pulse, end * size // pulse),)]
+            parts[each.name] = array
+        return parts
 
     def _sized(self, first: Arrays) -> Waiting:
         """Return the queues for inputs with the open dimensions of a first block."""
@@ -200,21 +240,31 @@ class Waiting(NamedTuple):
             zeros[each.name] = np.zeros(shape, array.dtype)
         return self._replace(zeros=zeros)
 
-    def _fits(self, frame: Arrays) -> bool:
-        """Return True for a pulse of the declared dtypes, which needs no further check."""
-        zeros = self.zeros or {}
-        return (
-            isinstance(frame, Mapping)
-            and frame.keys() == zeros.keys()
-            and all(
-                isinstance(array, np.ndarray) and array.shape == zeros[name].shape and array.dtype == zeros[name].dtype
-                for name, array in frame.items()
-            )
-        )
+    def _count(self, block: Arrays) -> int | None:
+        """Return the number of frames of arrays that need no further check; None for other arrays."""
+        spec, zeros, count = self.spec, self.zeros or {}, None
+        if not isinstance(block, Mapping) or block.keys() != zeros.keys():
+            return None
+        for each in spec.inputs:
+            array, zero, axis, found, rest = block[each.name], zeros[each.name], each.time_axis, spec.pulse, 0
+            if not isinstance(array, np.ndarray) or array.dtype != zero.dtype:
+                return None
+            if array.shape != zero.shape:
+                if axis is None or array.ndim != zero.ndim:
+                    return None
+                size = array.shape[axis]
+                if array.shape != (*zero.shape[:axis], size, *zero.shape[axis + 1 :]):
+                    return None
+                found, rest = divmod(size * spec.pulse, zero.shape[axis])
+            if axis is not None:
+                if rest or found % spec.multiple or count not in (None, found):
+                    return None
+                count = found
+        return spec.pulse if count is None else count
 
     def _checked(self, block: Arrays) -> tuple[Frame, int]:
         """Return a copy of frames with the declared dtypes and their number; raise InputError for other frames."""
-        spec, count = self.spec, 1
+        spec, count = self.spec, self.spec.pulse
         specs: Sequence[ArraySpec] = spec.inputs
         if spec.streams:
             check_names(specs, block)
@@ -240,3 +290,12 @@ class Waiting(NamedTuple):
                     f"{list(known.shape)}"
                 )
         return {name: np.array(array) for name, array in arrays.items()}, count
+
+
+def _in_order(layer: _Part | None) -> list[_Part]:
+    """Return the parts of a layer, the oldest first."""
+    parts = []
+    while layer is not None:
+        parts.append(layer)
+        layer = layer.before
+    return parts[::-1]
