@@ -78,10 +78,12 @@ class NonFiniteError(StateError):
     """A step of a live stream whose state or outputs have NaN or infinities; the stream stays as before the step.
 
     Attributes:
-        outputs: zeros in place of the outputs of the step.
+        outputs: zeros in place of the outputs of the step; empty for a pool.
+        streams: the ids of the streams of a pool; empty for a single stream.
     """
 
     outputs: Mapping[str, Any] = types.MappingProxyType({})
+    streams: tuple[int, ...] = ()
 
 
 class StreamError(JaxrnnError, ValueError):

@@ -136,6 +136,84 @@ def test_what_begins_infinite_may_be_infinite():
     assert run.resets == 1
 
 
+def pool_of(streamed, **options):
+    pool = jaxrnn.StreamPool(streamed, PARAMS, 3, **options)
+    return pool, [pool.open() for _ in range(3)]
+
+
+def pushed(pool, streams, pulses):
+    """Run a round: a pulse of each stream."""
+    for stream, pulse in zip(streams, pulses, strict=True):
+        pool.push(stream, pulse)
+    return pool.run()
+
+
+@pytest.mark.parametrize("value", VALUES[:3])
+def test_a_stream_of_a_pool_begins_anew_and_leaves_its_neighbours_alone(streamed, value):
+    pool, streams = pool_of(streamed, on_nonfinite="reset")
+    known, same = pool_of(streamed)
+    good, bad = frames(8), frames(8, 3, value)
+    zeros = {"y": np.zeros((2, 3), np.float32), "loud": np.zeros((2, 3), np.int32)}
+    for number in range(8):
+        if number == 4:
+            known.reset(same[1])
+            pool = pickle.loads(pickle.dumps(pool))
+            pool.params = {"w": WEIGHTS.copy()}
+            known.params = {"w": WEIGHTS.copy()}
+        if number == 6:
+            pool.grow(4)
+            known.grow(4)
+        found = pushed(pool, streams, (good[number], bad[number], good[number]))
+        expected = pushed(known, same, (good[number], bad[number], good[number]))
+        for stream in (0, 2) if number == 3 else range(3):
+            check_equal(found[streams[stream]], expected[same[stream]])
+        if number == 3:
+            check_equal(found[streams[1]], zeros)
+    assert [pool.resets(stream) for stream in streams] == [0, 1, 0]
+    check_equal(pool.flush(streams[1]), known.flush(same[1]))
+    check_refused(jaxrnn.StateError, "is not open", pool.resets, 17)
+
+
+def test_a_pool_stays_as_before_the_run(streamed):
+    pool, streams = pool_of(streamed, on_nonfinite="raise")
+    known, same = pool_of(streamed)
+    good, bad = frames(3), frames(3, 1)
+    for pulses in zip(good[:1], good[:1], good[:1], strict=True):
+        pushed(pool, streams, pulses)
+        pushed(known, same, pulses)
+    with pytest.raises(jaxrnn.NonFiniteError, match=r"in stream\(s\) 1: in state .* of stream 1\.") as raised:
+        pushed(pool, streams, (good[1], bad[1], good[1]))
+    assert raised.value.streams == (streams[1],)
+    with pytest.raises(jaxrnn.NonFiniteError):
+        pool.run()  # the frames wait
+    pool.reset(streams[1])
+    found, expected = pool.run(), pushed(known, same, (good[1],) * 3)
+    assert found.keys() == {streams[0], streams[2]}
+    for stream in (0, 2):
+        check_equal(found[streams[stream]], expected[same[stream]])
+    check_refused(
+        jaxrnn.InputError, "on_nonfinite must be", jaxrnn.StreamPool, streamed, PARAMS, 1, on_nonfinite="zero"
+    )
+
+
+def test_pools_of_machine_code_and_of_integers_begin_anew(streamed, tmp_path):
+    jaxrnn.save_compiled(streamed, tmp_path / "stream.jaxrnn", params=PARAMS, native=True, batches=(3,))
+    for stepper, frame in (
+        (jaxrnn.load_compiled(tmp_path / "stream.jaxrnn", native=True), np.ones((2, 3), np.float32)),
+        (Odd("float32", 0, "int32"), np.ones(2, np.float32)),
+    ):
+        pool = jaxrnn.StreamPool(stepper, None, 3, on_nonfinite="reset")
+        streams = [pool.open() for _ in range(3)]
+        bad = np.full_like(frame, np.nan)
+        found = pushed(pool, streams, ({"x": frame}, {"x": bad}, {"x": frame}))
+        assert [pool.resets(stream) for stream in streams] == [0, 1, 0]
+        assert all("" not in outputs for outputs in found.values())
+        assert not any(array.any() for array in found[streams[1]].values())
+        check_equal(found[streams[0]], found[streams[2]])
+        again = pushed(pool, streams, ({"x": frame},) * 3)
+        check_equal(again[streams[1]], found[streams[0]])
+
+
 class Odd:
     """A step of given types, which keeps its input: the state begins at a given value."""
 

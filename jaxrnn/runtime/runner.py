@@ -87,7 +87,7 @@ class Runner:
             leave the stream as before the step. ``"reset"``: return zeros for the step, and begin a new stream with
             the next step. An entry of the state that has infinities before the first frame, such as a running maximum,
             may have infinities, and the outputs beside such an entry too; the same holds for an entry with NaN. The
-            check takes one to two microseconds, and a few more for machine code.
+            check takes about a microsecond, and several for machine code.
 
     Raises:
         StateError: the model forgets its state, so it has no steps; stream the model with `Model.stream`. Or the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -19,7 +20,12 @@ ON_NONFINITE: tuple[OnNonFinite, ...] = get_args(OnNonFinite)
 
 def is_float(array: Any) -> bool:
     """Return True for an array of real or complex floats."""
-    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+    return _is_inexact(array.dtype)
+
+
+@functools.cache
+def _is_inexact(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def lost(array: Any, first: Any, *, infinities: bool) -> int:
@@ -80,19 +86,29 @@ class Watch:
     def _of_output(self, array: Any) -> Any:
         return _only_nan(array) if self.infinite and is_float(array) else array
 
-    def error(self, outputs: Arrays, state: State, inputs: Arrays | None = None) -> NonFiniteError | None:
-        """Return the error about a step with marked outputs or unmarked outputs, or None for a finite step.
+    def places(self, outputs: Arrays, state: State, inputs: Arrays | None = None) -> list[str]:
+        """Return what is not finite in a step, whose outputs may be marked, in words.
 
         ``inputs`` are judged too if given, for engines in which NaN can turn into numbers.
         """
+        given = (inputs or {}).values()
+        if not self.infinite and not self.free and all(map(_finite, (*given, *outputs.values(), *state.values()))):
+            return []  # the usual case, without the entries
         places = [f"input {name!r}" for name, array in (inputs or {}).items() if not _finite(array)]
         for name, array in self._entries(state).items():
             if count := lost(array, self._first[name], infinities=True):
                 places.append(f"state {name!r} ({count} of {array.size} elements)")
-        if not places and all(_finite(self._of_output(np.asarray(array))) for array in outputs.values()):
+        if not places and not all(_finite(self._of_output(np.asarray(array))) for array in outputs.values()):
+            return ["the outputs"]
+        return places
+
+    def error(self, outputs: Arrays, state: State, inputs: Arrays | None = None) -> NonFiniteError | None:
+        """Return the error about a step of one stream, or None for a finite step; arguments as of `places`."""
+        places = self.places(outputs, state, inputs)
+        if not places:
             return None
         error = NonFiniteError(
-            f"{self._label}: a step gave NaN or infinities, in {', '.join(places) or 'the outputs'}. A frame had such "
+            f"{self._label}: a step gave NaN or infinities, in {', '.join(places)}. A frame had such "
             "values, or the arithmetic overflowed. The stream is as before this step: leave the frame out and go on, "
             'or let the stream begin anew with `on_nonfinite="reset"`, or accept such values with `on_nonfinite="keep"`'
         )
