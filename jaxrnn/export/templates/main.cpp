@@ -104,6 +104,8 @@ int main(int count, char** arguments) try {
     Ort::Env env(ORT_LOGGING_LEVEL_WARNING);
     Ort::SessionOptions options;
     options.SetIntraOpNumThreads(1);  // a step is small
+    // As JAX and LiteRT: in silence, a state reaches numbers below 1.2e-38, with which some processors are slow.
+    options.AddConfigEntry("session.set_denormal_as_zero", "1");
     Graph step(env, folder + "@STEP@", options);
 
     // Every input in the order of the file; the state is the first state.
