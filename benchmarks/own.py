@@ -63,7 +63,7 @@ class Executable:
 
     def __init__(self, runner: jaxrnn.Runner):
         # The compiled step is private to the runner; there is no other way to time it.
-        loaded, state = runner._live.value  # pyright: ignore[reportPrivateUsage]
+        loaded, state, _ = runner._live.value  # pyright: ignore[reportPrivateUsage]
         self._step, self._state = loaded._step, jax.tree.map(lambda array: array + 0, state)
 
     def __call__(self, frame: Arrays) -> Any:

@@ -6,8 +6,9 @@ import contextlib
 import importlib.metadata
 import json
 import operator
+import types
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "MissingPackageError",
     "ModelError",
     "NodeError",
+    "NonFiniteError",
     "StateError",
     "StaticValueError",
     "StoreError",
@@ -70,6 +72,18 @@ class StaticValueError(NodeError):
 
 class StateError(JaxrnnError, ValueError):
     """A state that is ambiguous, that a model forgets, or that does not fit."""
+
+
+class NonFiniteError(StateError):
+    """A step of a live stream whose state or outputs have NaN or infinities; the stream stays as before the step.
+
+    Attributes:
+        outputs: zeros in place of the outputs of the step; empty for a pool.
+        streams: the ids of the streams of a pool; empty for a single stream.
+    """
+
+    outputs: Mapping[str, Any] = types.MappingProxyType({})
+    streams: tuple[int, ...] = ()
 
 
 class StreamError(JaxrnnError, ValueError):

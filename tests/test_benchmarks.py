@@ -19,7 +19,7 @@ from quick_compiling import QUICK_ENVIRONMENT
 from refusals import check_refused
 
 import jaxrnn
-from benchmarks import BENCHMARKS, engines, engines_child, machine, peers, report, start, tables, targets
+from benchmarks import BENCHMARKS, engines, engines_child, machine, peers, report, silence, start, tables, targets
 from benchmarks.__main__ import main
 from benchmarks.layers import GATES, onnx_layer, scan_layer
 from benchmarks.networks import SPEECH, describe, load, random_frames
@@ -424,3 +424,15 @@ def test_the_page_of_engines_is_that_of_its_results():
     assert engines.written(found) == (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
     assert len(found.files) == 60
     assert set(found.cells) == set(found.files)
+
+
+@pytest.mark.thorough
+def test_only_onnx_runtime_keeps_subnormal_numbers_in_silence():
+    """Also in LiteRT, if its packages are installed; each engine runs in a fresh process."""
+    done = CliRunner().invoke(silence.main, ["--seconds", "20", "--only", silence.FILTERS], catch_exceptions=False)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.output.splitlines()[2:]]
+    counts = {engine: int(count) for _, engine, *_, count in rows}
+    assert counts.keys() <= {*silence.ENGINES}
+    assert counts.pop("ONNX Runtime") > 100
+    assert len(counts) >= 2
+    assert not any(counts.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -9,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -163,6 +165,126 @@ def test_the_program_in_cpp(tmp_path):
     _, found = run_in_cpp(folder, x, folder)
     expected, _ = model.scan(model.params, model.init(), {"magnitude": x[:, None]})
     np.testing.assert_allclose(found, np.ravel(expected["mask"]), atol=TOLERANCE)
+
+
+def leaky(arrays):
+    """A filter whose state remembers NaN and infinities, and overflows, and a look-ahead of two frames."""
+
+    def step(y, x):
+        y = x + y / 2
+        return y, y
+
+    y = jax.lax.scan(step, jnp.zeros(()), arrays["x"])[1]
+    return {"y": y + jnp.pad(arrays["x"], (0, 2))[2:]}
+
+
+def check_recovery(exported, streamed, run, tmp_path):
+    """The stream begins anew after NaN, an infinity and an overflow, and reports the steps."""
+    write_example(exported, tmp_path / "example")
+    x = np.random.default_rng(0).standard_normal(26).astype(np.float32)
+    x[6], x[10], x[16:20] = np.nan, -np.inf, 3e38
+    live = jaxrnn.Runner(streamed, on_nonfinite="reset")
+    expected = [live({"x": x[k : k + 4]})["y"] for k in range(0, 24, 4)] + [live.flush({"x": x[24:]})["y"]]
+    assert live.resets == 3
+    found, said = run(tmp_path / "example", x, tmp_path)
+    np.testing.assert_allclose(found, np.concatenate(expected)[2:], rtol=1e-6)
+    assert np.isfinite(found).all()
+    assert "the stream began anew after 3 step(s) with NaN or infinities" in said
+
+
+def in_python(example, x, build, *, capsys):
+    (found,) = program(example).run({"x": x}).values()
+    return found, capsys.readouterr().err
+
+
+def in_native(run):
+    def ran(example, x, build):
+        done, found = run(example, x, build)
+        assert done.returncode == 0, done.stderr
+        return found, done.stderr.decode()
+
+    return ran
+
+
+@pytest.mark.parametrize(
+    "language",
+    [
+        "py",
+        pytest.param("c", marks=[needs_litert, needs_gcc, pytest.mark.thorough]),
+        pytest.param("cpp", marks=[needs_native, pytest.mark.thorough]),
+    ],
+)
+def test_programs_begin_anew_after_nan(language, tmp_path, capsys):
+    streamed = jaxrnn.stream(leaky, {"x": np.zeros(8, np.float32)}, axes=0, pulse=4)
+    if language == "c":
+        exported = export_litert(streamed, None, tmp_path / "s.tflite")
+    else:
+        exported = jaxrnn.export_onnx(streamed, None, tmp_path / "s.onnx", flush=tmp_path / "f.onnx")
+    runs = {"c": in_native(run_in_c), "cpp": in_native(run_in_cpp), "py": functools.partial(in_python, capsys=capsys)}
+    check_recovery(exported, streamed, runs[language], tmp_path)
+
+
+@pytest.mark.parametrize("language", ["py", pytest.param("cpp", marks=[needs_native, pytest.mark.thorough])])
+def test_programs_begin_anew_after_nan_that_an_engine_loses(language, tmp_path, capsys):
+    """The GRU of ONNX Runtime turns NaN into numbers."""
+    model, folder = jaxrnn.load(PACKAGED), tmp_path / "example"
+    write_example(jaxrnn.export_onnx(model, None, tmp_path / "s.onnx", step=True, dims={"time": 1}), folder)
+    x = np.random.default_rng(0).uniform(size=(5, 1, 1, 129)).astype(np.float32)
+    clean, x[2] = x.copy(), np.nan
+    if language == "py":
+        run = program(folder).run
+        found, begun = run({"magnitude": x})["mask"], run({"magnitude": clean[3:]})["mask"]
+        assert "anew after 1 step(s)" in capsys.readouterr().err
+    else:
+        ran = in_native(run_in_cpp)
+        found, begun = (ran(folder, each, tmp_path)[0].reshape(-1, 1, 1, 129) for each in (x, clean[3:]))
+    np.testing.assert_array_equal(found[2:], [np.zeros_like(found[0]), *begun])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node.js is not installed")
+def test_the_page_begins_anew_after_nan():
+    """With a few lines in place of ONNX Runtime: a sum, whose state is h, and a count n of steps."""
+    html = (Path(jaxrnn.export.__file__).parent / "templates" / "index.html").read_text()
+    code = "".join(
+        html[html.index(start) : html.index(end)]
+        for start, end in (("const TYPES", "async function fetched"), ("class Stream", "// A change of the rate"))
+    )
+    facts = {
+        "inputs": [{"name": "x", "type": "float32", "shape": [2], "time_axis": 0}],
+        "outputs": [{"name": "y", "type": "float32", "shape": [2], "time_axis": 0, "in_step": True, "delay": 0}],
+        "state": [
+            {"input": name, "output": f"{name}_next", "type": kind, "shape": [1], "offset": at, "bytes": 4}
+            for name, kind, at in (("h", "float32", 0), ("n", "int32", 4))
+        ],
+        "rate": 8,
+        "step": "step.onnx",
+    }
+    script = f"""
+    globalThis.location = {{href: 'http://localhost/'}};
+    class Tensor {{ constructor(type, data) {{ this.data = data; }} }}
+    const run = async ({{x, h, n}}) => {{
+      const y = Float32Array.of(h.data[0] + x.data[0], h.data[0] + x.data[0] + x.data[1]);
+      const next = {{data: Float32Array.of(y[1])}};
+      return {{y: {{data: y}}, h_next: next, n_next: {{data: Int32Array.of(n.data[0] + 1)}}}};
+    }};
+    const ort = {{env: {{wasm: {{}}}}, Tensor, InferenceSession: {{create: async () => ({{run}})}}}};
+    const files = {{'stream.json': new TextEncoder().encode({json.dumps(json.dumps(facts))}),
+                    'state.bin': Float32Array.of(1, 0).buffer}};
+    const fetched = async (name) => files[name];
+    {code}
+    Stream.open().then(async (stream) => {{
+      const found = [];
+      for (const x of [[1, 2], [NaN, 1], [3, 4], [1, Infinity], [5, 6]]) {{
+        found.push(...await stream.push(Float32Array.from(x)));
+      }}
+      console.log(JSON.stringify([found, stream.resets, stream.state.n.data[0]]));
+      stream.reset();
+      console.log(stream.resets);
+    }});"""
+    done = subprocess.run(["node", "-e", script], capture_output=True, check=True, text=True)
+    first, second = done.stdout.splitlines()
+    assert json.loads(first) == [[2, 4, 0, 0, 4, 8, 0, 0, 6, 12], 2, 1]
+    assert second == "0"
 
 
 def run_in_cpp(example, data, build):

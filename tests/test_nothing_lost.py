@@ -149,16 +149,16 @@ def test_a_call_inside_of_a_call_is_refused():
     """Of a signal handler, or of a callback in this thread: the outer call has no effect, the inner one has."""
     run = jaxrnn.Runner(counting())
     run(frame(1))
-    step, state = run._live.value
+    step, state, resets = run._live.value
 
     def nested(state, inputs):
         run.reset()
         return step(state, inputs)
 
     nested.begin = step.begin
-    run._live.value = nested, state
+    run._live.value = nested, state, resets
     check_refused(jaxrnn.StateError, "in the middle of this call, which therefore had no effect", run, frame(1))
-    run._live.value = step, run._live.value[1]
+    run._live.value = step, *run._live.value[1:]
     assert run(frame(1))["y"][0, 0] == 1
 
 

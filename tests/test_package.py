@@ -33,6 +33,7 @@ PUBLIC = {
     "Model",
     "ModelError",
     "NodeError",
+    "NonFiniteError",
     "Runner",
     "StateError",
     "StateVar",

@@ -435,7 +435,7 @@ SAMPLING, ARBITER = (f"verification/{name}.py" for name in ("sampling", "arbiter
 EXPORTED = "export/verification.py"
 VERIFICATION = _mutants(
     "test_verify.py",
-    ("zeros after the end", "export/engines.py", "fill=np.nan)", "fill=0)"),
+    ("zeros after the end", "export/engines.py", "else np.nan)", "else 0)"),
     (
         "no recording is compared",
         COMPARISON,

@@ -58,6 +58,7 @@ def export(
             target=Option(type=Choice(["tract", LITERT])),
             join_state=Option(),
             shared_weights=Option(),
+            guard=Option(),
         ),
     ],
     metadata: Annotated[dict[str, str], Option(metavar="KEY=TEXT", parse=split_pairs)] | None = None,

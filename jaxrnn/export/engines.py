@@ -16,12 +16,14 @@ import onnx
 import onnx_ir as ir
 
 from jaxrnn._files.arrays import read_arrays
+from jaxrnn._files.messages import check_word
 from jaxrnn._files.stores import local_path
 from jaxrnn.errors import InputError, StateError
 from jaxrnn.onnx.graph import spec_of
 from jaxrnn.onnx.state.find import read_facts
 from jaxrnn.onnx.stepfile import FLUSH, METADATA, STEP, StepFile
 from jaxrnn.runtime.runner import Live
+from jaxrnn.steps.finite import ON_NONFINITE, OnNonFinite, Watch
 from jaxrnn.steps.specs import Arrays, bind, taken
 from jaxrnn.steps.stepper import whole_pulse
 from jaxrnn.verification.litert import (
@@ -143,6 +145,7 @@ class InEngine:
         self.spec, self._first, self._step = step.facts.spec, _first(step), _Opened(open_peer, step)
         self._flush = None if flush is None else _Opened(open_peer, flush)
         self.engine, self.seconds, self.flushes = self._step.peer.name, self._step.seconds, flush is not None
+        self.guard = step.facts.guard
 
     def begin(self) -> dict[str, np.ndarray]:
         """Return the state before the first frame."""
@@ -161,8 +164,8 @@ class InEngine:
         """Return the outputs of the flush, up to the frames that exist."""
         assert self._flush is not None
         facts = self._flush.facts
-        # NaN in the padding reveals any use of frames that do not exist.
-        padded, existing = whole_pulse(facts.spec, tail, valid, convert=taken, fill=np.nan)
+        # NaN in the padding reveals any use of frames that do not exist; a guard would take it for zeros.
+        padded, existing = whole_pulse(facts.spec, tail, valid, convert=taken, fill=1e4 if facts.guard else np.nan)
         outputs, results = self._flush.run(state, padded or {}, existing)
         axes = {each.name: each.time_axis for each in facts.spec.outputs}
         for own, name in facts.counts.items():
@@ -208,6 +211,8 @@ class FileRunner:
     Args:
         path: the file of the step, ``.onnx`` or ``.tflite``.
         flush: the ONNX file of the flush; by default the file that the step names, in the same folder.
+        on_nonfinite: as in `jaxrnn.Runner`. Inputs are checked too, because engines can turn NaN into numbers,
+            but not if the file has a guard.
 
     Attributes:
         spec: the facts about the stream, with the arrays of the file.
@@ -219,24 +224,48 @@ class FileRunner:
         MissingPackageError: the engine is not installed.
     """
 
-    def __init__(self, path: File, *, flush: File | None = None):
+    def __init__(self, path: File, *, flush: File | None = None, on_nonfinite: OnNonFinite = "keep"):
+        check_word("on_nonfinite", on_nonfinite, ON_NONFINITE)
+        self._on_nonfinite: OnNonFinite = on_nonfinite
         step, rest = read_pair(path, flush)
         # A file for any number of streams runs one.
         self._files = InEngine(engines_of(step, "ort")[0], step.of_streams(1), rest and rest.of_streams(1))
         self.spec, self.engine = self._files.spec, self._files.engine
-        self._live = Live(self._files.begin())
+        self._watch = Watch(self.spec, self._files.begin())
+        self._live = Live((self._files.begin(), 0))
+
+    @property
+    def resets(self) -> int:
+        """The number of steps after which the stream began anew, because of ``on_nonfinite="reset"``."""
+        return self._live.value[1]
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Run one step, on arrays by the names of the stepper; return the outputs."""
+        """Run one step, on arrays by the names of the stepper; return the outputs.
+
+        Raises:
+            InputError: an input does not fit.
+            NonFiniteError: ``on_nonfinite`` is ``"raise"``, and the step or an input is not finite.
+        """
         arrays = bind(self.spec.inputs, inputs, convert=taken)
-        return self._live.change(self._files, {name: np.asarray(array) for name, array in arrays.items()})
+        return self._live.change(self._stepped, {name: np.asarray(array) for name, array in arrays.items()})
+
+    def _stepped(self, now: tuple[Any, int], arrays: Arrays) -> tuple[Mapping[str, np.ndarray], tuple[Any, int]]:
+        state, resets = now
+        outputs, after = self._files(state, arrays)
+        judged = {} if self._files.guard else arrays
+        error = None if self._on_nonfinite == "keep" else self._watch.error(outputs, after, judged)
+        if error is None:
+            return outputs, (after, resets)
+        if self._on_nonfinite == "raise":
+            raise error
+        return error.outputs, (self._files.begin(), resets + 1)
 
     def flush(self, tail: Mapping[str, Any] | None = None, valid: int | None = None) -> dict[str, np.ndarray]:
         """Return the rest of the recording, as `jaxrnn.Runner.flush`, and begin a new stream."""
         if not self._files.flushes:
             raise StateError(f"{self.spec.label} was exported without its flush: export again with flush")
-        return self._live.change(lambda state: (self._files.rest(state, tail, valid), self._files.begin()))
+        return self._live.change(lambda now: (self._files.rest(now[0], tail, valid), (self._files.begin(), now[1])))
 
     def reset(self) -> None:
         """Begin a new stream."""
-        self._live.change(lambda state: (None, self._files.begin()))
+        self._live.change(lambda now: (None, (self._files.begin(), now[1])))

@@ -22,6 +22,7 @@ from jaxrnn.jaxprs.equations import is_key
 from jaxrnn.jaxprs.scanning import step_with_layers
 from jaxrnn.jaxprs.schedule import Packed
 from jaxrnn.onnx.stepfile import FLUSH, StateNames, StepFile
+from jaxrnn.steps.finite import is_float
 from jaxrnn.steps.specs import Arrays
 from jaxrnn.steps.stepper import Bound, Stepper
 from jaxrnn.steps.stepspec import Layout, StateSpec, StepSpec
@@ -32,7 +33,8 @@ class Exportable:
 
     ``spec`` describes a single stream without open dimensions. ``batch`` is the number of streams that the file
     states, or None without a batch axis. ``state`` describes the arrays of the state in the file, and ``parts`` the
-    entries in each array if the state is joined. Entries of the kinds ``apart`` are joined separately.
+    entries in each array if the state is joined. Entries of the kinds ``apart`` are joined separately. With ``guard``,
+    a step and a flush take NaN and infinities of inputs for zeros.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Exportable:
         *,
         join_state: bool = False,
         apart: Collection[str] = (),
+        guard: bool = False,
     ):
         bound = Bound(stepper, params, batch=batch, dims=dims)
         self._form = form = bound.export_form()
+        self.guard = guard
         declared = bound.stepper.spec
         check_params(bound.params)
         if declared.constants:
@@ -120,11 +124,13 @@ class Exportable:
             after = self.spec.entries(new)
             return outputs, self._layout.pack({name: to_pairs(jnp.asarray(array)) for name, array in after.items()})
 
-        return bound.mapped(one)(state, inputs)
+        return bound.mapped(one)(state, guarded(inputs) if self.guard else inputs)
 
     def flush(self, params: Any, state: Arrays, *tail: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Flush the stream or the batch; return the outputs, and the number of existing frames in each output."""
         bound = self._bound.with_params(params)
+        if self.guard and tail:
+            tail = (guarded(tail[0]), *tail[1:])
         return bound.mapped(lambda state, *tail: tuple(bound.flush(self._carried(state), *tail)))(state, *tail)
 
     def _carried(self, state: Arrays) -> dict[str, Any]:
@@ -155,6 +161,14 @@ def exact(wide: bool) -> Iterator[None]:
     """Keep 64-bit types in a ``with`` block if ``wide``, and allow moves of the library's own arrays."""
     with jax.enable_x64(True) if wide else contextlib.nullcontext(), own_arithmetic():
         yield
+
+
+def guarded(inputs: Arrays) -> dict[str, Any]:
+    """Return inputs with zeros in place of NaN and infinities."""
+    return {
+        name: jnp.where(jnp.isfinite(array), array, jnp.zeros((), array.dtype)) if is_float(array) else array
+        for name, array in inputs.items()
+    }
 
 
 def is_complex(array: Any) -> bool:

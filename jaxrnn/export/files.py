@@ -66,6 +66,7 @@ def export_onnx(
     metadata: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
     shared_weights: bool = False,
+    guard: bool = False,
 ) -> Exported | None:
     """Write a model, a stream, a step or a function as an ONNX file.
 
@@ -127,6 +128,8 @@ def export_onnx(
         names: names of inputs and outputs in the file of a step or stream, by the names that they have otherwise.
         shared_weights: write the arrays of more than 1 KB of the step and the flush once, to ``NAME.onnx.data``, the
             external data of both files. The three files must stay in the same folder.
+        guard: let a step, a flush or a function take NaN and infinities of float inputs for zeros. An overflow inside
+            of the network is not caught.
 
     Returns:
         The written files, or None after writing a model's whole graph.
@@ -140,7 +143,7 @@ def export_onnx(
     options = {"flush": flush, "example": example, "batch": batch, "dims": dims, "opset": opset, "label": label}
     options |= {"frame_rate": frame_rate, "target": target, "join_state": join_state or None}
     options |= {"metadata": checked_metadata(metadata), "names": dict(names or {}) or None}
-    options |= {"shared_weights": shared_weights or None}
+    options |= {"shared_weights": shared_weights or None, "guard": guard or None}
     if target not in (None, *TARGETS):
         raise InputError(f"target must be None, for all engines, or {' or '.join(map(repr, TARGETS))}, not {target!r}")
     conversion = Conversion.of(dtype, io_dtype, quantize)
@@ -245,8 +248,8 @@ def _traced(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
             batch = check_count("batch, the number of streams,", batch)
         if isinstance(stepper, Model):
             dims, batch = _sizes_of(stepper, dims, batch)
-        joined = {"join_state": bool(options["join_state"]), "apart": apart}
-        exportable = Exportable(stepper, params, batch, dims, options["label"], **joined)
+        given = {"join_state": bool(options["join_state"]), "apart": apart, "guard": bool(options["guard"])}
+        exportable = Exportable(stepper, params, batch, dims, options["label"], **given)
         names = Names(exportable.spec, exportable.state, exportable.state_names, options["names"], options["target"])
         return [
             step_graph(exportable, names),
@@ -261,7 +264,7 @@ def _traced(stepper: Any, params: Any, options: Mapping[str, Any], apart: Collec
     of_steps = ("flush", "batch", "dims", "frame_rate", "join_state", "metadata", "names")
     if given := [name for name in of_steps if options[name] is not None]:
         raise InputError(f"leave out {given[0]}: a function has no state, and its sizes come from its example")
-    return [function_graph(stepper, params, example, options["label"], options["target"])]
+    return [function_graph(stepper, params, example, options["label"], options["target"], bool(options["guard"]))]
 
 
 def _sizes_of(model: Model, dims: Mapping[str, int], batch: int | None) -> tuple[dict[str, int], int | None]:
@@ -524,7 +527,7 @@ def json_text(facts: Mapping[str, Any]) -> str:
 def flat_facts(facts: StepFile) -> dict[str, str]:
     """Return the facts for programs without a JSON parser, as texts or lines ``NAME=VALUE``."""
     spec = facts.spec
-    result = {"kind": facts.kind}
+    result = {"kind": facts.kind, **({"guard": "zeros"} if facts.guard else {})}
     if facts.kind == STEP:
         result["pulse"] = str(spec.pulse)
         result["delay"] = _lines({facts.outputs[each.name]: each.delay or 0 for each in _frames(facts)})
@@ -552,8 +555,9 @@ def _frames(facts: StepFile) -> list[OutputSpec]:
 
 def _sentences(facts: StepFile) -> list[str]:
     spec, files = facts.spec, facts.files
+    guard = ["NaN and infinities in the inputs count as zeros."] if facts.guard else []
     if facts.kind == FUNCTION:
-        return [f"{spec.label}, written by jaxrnn {__version__}."]
+        return [f"{spec.label}, written by jaxrnn {__version__}.", *guard]
     if facts.kind == FLUSH:
         result = [f"{spec.label}, flush, written by jaxrnn {__version__}.", "Run it once, after the last step."]
         if facts.valid:
@@ -565,6 +569,7 @@ def _sentences(facts: StepFile) -> list[str]:
     result = [f"{spec.label}, one step, written by jaxrnn {__version__}."]
     if spec.streams:
         result.append(f"A step takes {_count(spec.pulse, 'input frame')}.")
+    result += guard
     if spec.past is not None:
         result.append(f"The model was {said_past(spec.past)}.")
     if facts.state:

@@ -24,7 +24,7 @@ from jaxrnn._files.messages import near
 from jaxrnn._jax.context import exact_types
 from jaxrnn.cells.forms import plain_forms
 from jaxrnn.errors import InputError, UnsupportedError
-from jaxrnn.export.exportable import Exportable, check_params, exact, from_pairs, paired, to_pairs
+from jaxrnn.export.exportable import Exportable, check_params, exact, from_pairs, guarded, paired, to_pairs
 from jaxrnn.export.lowering import Lowering
 from jaxrnn.export.patterns import rewrite
 from jaxrnn.export.quantized import Quantized
@@ -339,7 +339,8 @@ def step_graph(exportable: Exportable, names: Names) -> Graph:
         inputs, state = _structs(spec.inputs, exportable.lead), _structs(exportable.state, exportable.lead)
         traced = trace(step, exportable.params, _keyed(INPUT, inputs) | _keyed(BEFORE, state))
     spec = dataclasses.replace(spec, state=exportable.state)
-    facts = StepFile(STEP, spec, exportable.batch, state=names.state(after=True), first=first, parts=exportable.parts)
+    given = {"parts": exportable.parts, "guard": exportable.guard}
+    facts = StepFile(STEP, spec, exportable.batch, state=names.state(after=True), first=first, **given)
     return _graph(traced, names, facts, exportable)
 
 
@@ -361,12 +362,18 @@ def flush_graph(exportable: Exportable, names: Names) -> Graph:
         traced = trace(flush, exportable.params, tail | valid | state)
     entry = names[VALID, ""] if streams else None
     spec = dataclasses.replace(spec, state=exportable.state)
-    facts = StepFile(FLUSH, spec, exportable.batch, state=names.state(after=False), valid=entry, parts=exportable.parts)
+    given = {"parts": exportable.parts, "guard": exportable.guard}
+    facts = StepFile(FLUSH, spec, exportable.batch, state=names.state(after=False), valid=entry, **given)
     return _graph(traced, names, facts, exportable)
 
 
 def function_graph(
-    function: Callable[..., Any], params: Any, example: Any, label: str | None, target: str | None = None
+    function: Callable[..., Any],
+    params: Any,
+    example: Any,
+    label: str | None,
+    target: str | None = None,
+    guard: bool = False,
 ) -> Graph:
     """Trace ``function(params, x)``, or ``function(x)`` if params is None, on an array or a dict of arrays."""
     check_params(params)
@@ -376,7 +383,8 @@ def function_graph(
     single = not isinstance(example, Mapping)
 
     def call(params: Any, arrays: Keyed) -> dict[Key, Any]:
-        x = arrays[INPUT, "x"] if single else _of(INPUT, arrays)
+        given = guarded(_of(INPUT, arrays)) if guard else _of(INPUT, arrays)
+        x = given["x"] if single else given
         given = callee(x) if params is None else callee(params, x)
         return _keyed(OUTPUT, _by_name(given, "y", f"the result of {label}"))
 
@@ -385,7 +393,7 @@ def function_graph(
     outputs = tuple(OutputSpec(name, np.dtype(each.dtype), each.shape) for (_, name), each in traced.results.items())
     taken = tuple(ArraySpec(name, np.dtype(each.dtype), each.shape) for name, each in inputs.items())
     spec = StepSpec(label, taken, outputs, ())
-    return _graph(traced, Names(spec, target=target), StepFile(FUNCTION, spec))
+    return _graph(traced, Names(spec, target=target), StepFile(FUNCTION, spec, guard=guard))
 
 
 def _graph(traced: Traced, names: Names, facts: StepFile, exportable: Exportable | None = None) -> Graph:

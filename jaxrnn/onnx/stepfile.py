@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxrnn._files.messages import short_repr
-from jaxrnn.steps.schemas import check, checked_spec, is_positive, is_size, is_text, or_none
+from jaxrnn.steps.schemas import check, checked_spec, is_flag, is_positive, is_size, is_text, or_none
 from jaxrnn.steps.specs import ArraySpec
 from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, milliseconds
 from jaxrnn.version import __version__
@@ -50,7 +50,7 @@ _SCHEMA = {
     "counts": {},
     "files": {},
 }
-_OPTIONAL = {"frame_rate": is_rate, "target": is_text}
+_OPTIONAL = {"frame_rate": is_rate, "target": is_text, "guard": is_flag}
 
 
 @short_repr
@@ -90,6 +90,7 @@ class StepFile:
     target: str | None = None  # the engine that the file was written for; None for all engines
     #: In a file with a joined state, the entries of the stepper's state in each array, in order.
     parts: Mapping[str, tuple[StateSpec, ...]] = field(default_factory=dict)
+    guard: bool = False  # True if the file takes NaN and infinities of its inputs for zeros
 
     def of_streams(self, count: int) -> StepFile:
         """Return the facts for a number of streams, if the number is open."""
@@ -143,6 +144,7 @@ class StepFile:
             "files": dict(self.files),
             **({} if self.frame_rate is None else {"frame_rate": self.frame_rate}),
             **({} if self.target is None else {"target": self.target}),
+            **({"guard": True} if self.guard else {}),
         }
 
     @classmethod
@@ -190,7 +192,7 @@ class StepFile:
             fields["valid"],
             dict(fields["counts"]),
             dict(fields["files"]),
-            **optional,
+            **{key: value for key, value in optional.items() if value is not None},
             parts={
                 each.name: _joined_parts(each, given["parts"])
                 for each, given in zip(spec.state, fields["state"], strict=True)

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrnn._files.messages import check_word
 from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, placed, program
-from jaxrnn.errors import InputError, StateError, check_count
+from jaxrnn.errors import InputError, NonFiniteError, StateError, check_count
 from jaxrnn.runtime.runner import Live, check_same_state
 from jaxrnn.runtime.waiting import Waiting
+from jaxrnn.steps.finite import ON_NONFINITE, OnNonFinite, Watch, mark_of
 from jaxrnn.steps.live import moved_state, moving_state
 from jaxrnn.steps.specs import Arrays
 from jaxrnn.steps.stepper import Bound, State, Stepper
@@ -26,6 +28,7 @@ class _Loaded(NamedTuple):
     stream: Bound
     first: State
     functions: Mapping[str, Callable[..., Any]]
+    watch: Watch | None
 
     @property
     def fresh(self) -> State | None:
@@ -44,6 +47,7 @@ class _Open(NamedTuple):
     slot: int
     constants: Arrays | None
     start: State
+    resets: int = 0
 
 
 class _Streams(NamedTuple):
@@ -96,6 +100,10 @@ class StreamPool:
             constants of the compiled functions. None means the parameters of the stepper.
         capacity: the largest number of open streams. Each run computes all of these streams.
         allow_nan: True to accept a state with NaN in `open`.
+        on_nonfinite: what a run does with a stream whose outputs or state have NaN or infinities, as in
+            `jaxrnn.Runner`; other streams are not affected. ``"keep"``: the stream goes on. ``"reset"``: the outputs of
+            the stream are zeros, and its next frame begins a new stream. ``"raise"``: the run raises NonFiniteError
+            with the ids of such streams, and the pool stays as before the run.
         warm: what to compile while the pool is made: True for the run and the flush, if all sizes of the inputs are
             known; a dict of inputs, as of `push`, for these sizes; False to compile at the first run.
 
@@ -113,16 +121,19 @@ class StreamPool:
         capacity: int,
         *,
         allow_nan: bool = False,
+        on_nonfinite: OnNonFinite = "keep",
         warm: bool | Arrays = True,
     ):
         check_process()
         capacity = check_count(_CAPACITY, capacity)
+        check_word("on_nonfinite", on_nonfinite, ON_NONFINITE)
         self._stepper, self._allow_nan, self._warm = stepper, allow_nan, warm
+        self._on_nonfinite: OnNonFinite = on_nonfinite
         bound, free = Bound(stepper, params), tuple(reversed(range(capacity)))
         if warm is True and all(each.shape is not None and not each.symbols for each in bound.spec.inputs):
             warm = {each.name: np.zeros(each.sizes, each.dtype) for each in bound.spec.inputs}
         waiting = Waiting.of(bound.spec, capacity, None if isinstance(warm, bool) else warm)
-        streams = _Streams(_loaded(bound, capacity), {}, free, 0, None, {}, waiting)
+        streams = _Streams(self._loaded(bound, capacity), {}, free, 0, None, {}, waiting)
         self._live = Live(streams._replace(loaded=self._warmed(streams, bound)))
 
     @property
@@ -138,7 +149,7 @@ class StreamPool:
         check_process()
         streams = self._live.value
         arguments = {"stepper": self._stepper, "params": streams.loaded.stream.given, "capacity": self.capacity}
-        arguments |= {"allow_nan": self._allow_nan, "warm": self._warm}
+        arguments |= {"allow_nan": self._allow_nan, "warm": self._warm, "on_nonfinite": self._on_nonfinite}
         streams = streams._replace(loaded=None)
         streams.waiting.join()
         return on_host({"arguments": arguments, "streams": tuple(streams)})
@@ -180,14 +191,17 @@ class StreamPool:
                 begun = starts.get(entry.slot, {})
                 if begun and all(np.array_equal(begun[name], first) for name, first in entry.start.items()):
                     starts[entry.slot] = opened[stream].start  # which is not a moved state
-            fitting = loaded if now.capacity == before.capacity else _loaded(loaded.stream, now.capacity)
+            fitting = loaded if now.capacity == before.capacity else self._loaded(loaded.stream, now.capacity)
             return None, now._replace(loaded=fitting, open=opened, starts=starts)
 
         return self._live.change(replaced)
 
+    def _loaded(self, bound: Bound, capacity: int) -> _Loaded:
+        return _loaded(bound, capacity, watched=self._on_nonfinite != "keep")
+
     def _warmed(self, now: _Streams, bound: Bound) -> _Loaded:
         """Return functions that are compiled for the slots of a pool, if the sizes of the frames are known."""
-        loaded = _loaded(bound, now.capacity)
+        loaded = self._loaded(bound, now.capacity)
         for entry in now.open.values():
             check_same_state(entry.start, _first(loaded, entry.constants))
         if now.waiting.zeros is not None:
@@ -212,7 +226,7 @@ class StreamPool:
         loaded = self._warmed(_grown(before, capacity), before.loaded.stream)
 
         def replaced(now: _Streams) -> tuple[None, _Streams]:
-            fitting = loaded if now.loaded is before.loaded else _loaded(now.loaded.stream, capacity)
+            fitting = loaded if now.loaded is before.loaded else self._loaded(now.loaded.stream, capacity)
             return None, _grown(now, capacity)._replace(loaded=fitting)
 
         return self._live.change(replaced)
@@ -285,8 +299,16 @@ class StreamPool:
         Returns:
             For each stream a dict of outputs, as NumPy arrays with the shapes of a single stream. Results for the whole
             recording come from `flush`.
+
+        Raises:
+            NonFiniteError: ``on_nonfinite`` is ``"raise"``, and some streams are not finite. All frames wait again:
+                reset or close ``error.streams``, and run again.
         """
         return self._live.change(self._stepped)
+
+    def resets(self, stream: int) -> int:
+        """Return the number of steps after which the stream began anew, because of ``on_nonfinite="reset"``."""
+        return _find(self._live.value, stream).resets
 
     def _stepped(self, now: _Streams) -> tuple[dict[int, dict[str, np.ndarray]], _Streams]:
         active = now.waiting.active
@@ -300,8 +322,44 @@ class StreamPool:
             outputs, states = now.loaded.functions["run"](self._begun_states(now), arrays, active)
             host = {name: np.asarray(value) for name, value in outputs.items()}
             jax.block_until_ready(states)  # a step that fails can have no outputs
+        lost = self._lost(now, host, states, slots)
         results = {stream: {name: value[slot].copy() for name, value in host.items()} for stream, slot in slots.items()}
-        return results, now._replace(states=states, starts={}, waiting=waiting)
+        after = now._replace(states=states, starts={}, waiting=waiting)
+        if not lost:
+            return results, after
+        for stream in lost:
+            results[stream] = {name: np.zeros_like(value) for name, value in results[stream].items()}
+        begun = {stream: now.open[stream]._replace(resets=now.open[stream].resets + 1) for stream in lost}
+        return results, after._replace(
+            open={**now.open, **begun}, starts={entry.slot: entry.start for entry in begun.values()}
+        )
+
+    def _lost(self, now: _Streams, host: dict[str, np.ndarray], states: Any, slots: Mapping[int, int]) -> list[int]:
+        """Remove an output that is only a mark; return the streams that must begin anew, or raise NonFiniteError."""
+        watch = now.loaded.watch
+        if watch is None:
+            return []
+        name = mark_of(host)
+        first = host[name].reshape(now.capacity, -1)[:, 0]
+        host.pop("", None)
+        is_lost = first != first
+        if not is_lost.any():
+            return []
+        lost = [stream for stream, slot in slots.items() if is_lost[slot]]
+        if not lost or self._on_nonfinite == "reset":
+            return lost
+        slot = slots[lost[0]]
+        with exact_types():
+            state = now.loaded.functions["take"](states, np.int32(slot))
+            places = watch.places({name: value[slot] for name, value in host.items()}, state)
+        error = NonFiniteError(
+            f"{now.loaded.stream.spec.label}: a run gave NaN or infinities in stream(s) {', '.join(map(str, lost))}: "
+            f"in {', '.join(places)} of stream {lost[0]}. A frame had such values, or the arithmetic overflowed. The "
+            "pool is as before the run: `reset` or `close` these streams and run again, or let such streams begin anew "
+            'with `on_nonfinite="reset"`, or accept such values with `on_nonfinite="keep"`'
+        )
+        error.streams = tuple(lost)
+        raise error
 
     def _begun_states(self, now: _Streams) -> Any:
         """Return the states of all slots, with the first states of the streams that begin."""
@@ -388,16 +446,26 @@ class StreamPool:
 _CAPACITY = "capacity, the largest number of open streams,"
 
 
-def _loaded(stream: Bound, capacity: int) -> _Loaded:
-    """Return the functions of a pool of this capacity."""
+def _loaded(stream: Bound, capacity: int, *, watched: bool) -> _Loaded:
+    """Return the functions of a pool of this capacity, with marks of steps that are not finite if ``watched``."""
     first = _placed(stream.start(stream.example_constants()))
+    watch = Watch(stream.spec, first) if watched else None
+
+    def run_of(bound: Bound) -> Callable[..., Any]:
+        def marked(state: Any, inputs: Any) -> tuple[Any, Any]:
+            outputs, after = bound.step(state, inputs)
+            return (outputs if watch is None else watch.marked(outputs, after, after.values())), after
+
+        return slot_functions(marked)["run"]
+
     functions = {
-        "run": stream.jitted("pool", lambda bound: slot_functions(bound.step)["run"], packed=True),
+        "run": stream.jitted(("pool", watch and (watch.infinite, watch.free)), run_of, packed=True),
         "take": program(_take),
         "clear": program(_clear, donate_argnums=0),
     }
-    functions = {name: stream.ready(f"pool_{name}_{capacity}") or each for name, each in functions.items()}
-    return _Loaded(stream, first, functions)
+    for name in functions.keys() - ({"run"} if watched else ()):  # machine code has no marks
+        functions[name] = stream.ready(f"pool_{name}_{capacity}") or functions[name]
+    return _Loaded(stream, first, functions, watch)
 
 
 def _grown(now: _Streams, capacity: int) -> _Streams:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrnn._files.messages import describe, near
 from jaxrnn.errors import InputError, StateError
+from jaxrnn.steps.finite import lost
 from jaxrnn.steps.specs import Arrays, from_python
 from jaxrnn.steps.stepspec import State, StepSpec, milliseconds
 
@@ -78,10 +79,10 @@ def moved_state(
         array = arrays[name] = _stored(label, arrays[name], np.dtype(want.dtype))
         if describe(array) != describe(want):
             raise StateError(f"{label} must be {describe(want)}, not {describe(array)}")
-        lost = np.count_nonzero(array != array)
-        if lost and not allow_nan and not np.any(want != want):
+        count = 0 if allow_nan else lost(array, want, infinities=False)
+        if count:
             raise StateError(
-                f"{label} has NaN in {lost} of {array.size} elements, which a recurrence never loses: begin a new "
+                f"{label} has NaN in {count} of {array.size} elements, which a recurrence never loses: begin a new "
                 "stream, or accept such states with `allow_nan=True` of the runner or the pool"
             )
     if network is not None and not np.array_equal(network, _network(spec)):

@@ -13,14 +13,13 @@ import jax
 import numpy as np
 
 from jaxrnn._jax.context import default_device, exact_types, in_calling_thread, unmapped, without_collector
+from jaxrnn.steps.finite import Watch, mark_of
 from jaxrnn.steps.recordings import concatenated, joined_output, one_step, part
 from jaxrnn.steps.stepper import Arrays, Bound, State
-from jaxrnn.steps.stepspec import StepSpec, joined_layout
+from jaxrnn.steps.stepspec import LARGE, StepSpec, joined_layout
 
 #: The alignment in bytes of host memory that XLA uses in place.
 _ALIGNMENT = 64
-#: Arrays with at least this number of bytes are not joined.
-LARGE = 1 << 15
 
 
 @jax.tree_util.register_static
@@ -28,10 +27,12 @@ LARGE = 1 << 15
 class _Places:
     """The place of each output: name, number of the vector, first and last element, and shape.
 
-    The elements are None if the output is not joined. The places are a static part of the result of a trace.
+    The elements are None if the output is not joined. ``mark`` is the output with the mark of a `Watch`, if the step
+    has a watch. The places are a static part of the result of a trace.
     """
 
     entries: tuple[tuple[str, int, tuple[int, int] | None, tuple[int, ...]], ...]
+    mark: str | None
 
 
 class Feed:
@@ -86,19 +87,24 @@ class NumpyStep:
     not joined. The only output of a dtype keeps its shape, because NumPy takes half a microsecond for a view.
 
     If the stepper has the step as machine code for the device, the machine code runs, and the packed state is a dict.
+
+    With ``watched``, a step whose outputs or state are not finite raises NonFiniteError (`Watch`).
     """
 
-    def __init__(self, bound: Bound, constants: Arrays | None = None):
+    def __init__(self, bound: Bound, constants: Arrays | None = None, *, watched: bool = False):
         self.bound, self.spec = bound, bound.spec
         self.start: State = bound.start(constants)
         self._device = in_calling_thread(default_device())
         self._ready = bound.ready("step", self._device)
         self._layout = joined_layout(self.start, LARGE)
+        self._watch = Watch(self.spec, self.start) if watched else None
         # A step without a state would run on JAX's default device.
         place = jax.sharding.SingleDeviceSharding(self._device)
         self._step = None
         if self._ready is None:
-            name, make = ("step", *self._layout.places.items()), functools.partial(functools.partial, self._joined)
+            judged = self._watch and (self._watch.infinite, self._watch.free)
+            name = ("step", *self._layout.places.items(), judged)
+            make = functools.partial(functools.partial, self._joined)
             self._step = bound.jitted(name, make, self._device, packed=True, out_shardings=place)
 
     def _joined(
@@ -106,6 +112,9 @@ class NumpyStep:
     ) -> tuple[tuple[Any, ...], _Places, tuple[Any, ...]]:
         with unmapped(), without_collector():
             outputs, new = bound.step(self._entries(vectors), inputs)
+        after = tuple(self._layout.pack(new).values())
+        if self._watch is not None:
+            outputs = self._watch.marked(outputs, new, after)
         layout = joined_layout(outputs, LARGE)
         results, places = layout.pack(outputs), []
         entries = Counter(place.vector for place in layout.places.values())
@@ -114,7 +123,8 @@ class NumpyStep:
             if entries[place.vector] == 1:
                 results[place.vector], part = outputs[name], None
             places.append((name, list(results).index(place.vector), part, place.shape))
-        return tuple(results.values()), _Places(tuple(places)), tuple(self._layout.pack(new).values())
+        mark = None if self._watch is None else mark_of(outputs)
+        return tuple(results.values()), _Places(tuple(places), mark), after
 
     def feed(self, arrays: Mapping[str, np.ndarray]) -> Feed:
         """Return a feed for inputs like these; machine code takes NumPy arrays."""
@@ -131,7 +141,18 @@ class NumpyStep:
             name: arrays[number] if part is None else arrays[number][part[0] : part[1]].reshape(shape)
             for name, number, part, shape in places.entries
         }
+        if places.mark is not None:
+            mark = outputs[places.mark].item(0)
+            outputs.pop("", None)
+            if mark != mark:
+                self._check(outputs, after)
         return outputs, after
+
+    def _check(self, outputs: dict[str, np.ndarray], packed: Any) -> None:
+        assert self._watch is not None
+        error = self._watch.error(outputs, self.unpack(packed))
+        if error is not None:
+            raise error
 
     def _call_ready(self, packed: Any, inputs: Arrays) -> tuple[dict[str, np.ndarray], Any]:
         assert self._ready is not None
@@ -140,7 +161,10 @@ class NumpyStep:
         except (TypeError, ValueError):
             self.spec.bind(inputs)  # raises an InputError for inputs that do not fit the step
             raise
-        return {name: np.asarray(value) for name, value in outputs.items()}, after
+        host = {name: np.asarray(value) for name, value in outputs.items()}
+        if self._watch is not None:
+            self._check(host, after)
+        return host, after
 
     def begin(self) -> Any:
         """Return the packed state before the first frame."""

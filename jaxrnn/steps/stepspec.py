@@ -82,6 +82,10 @@ class Layout:
         return entries
 
 
+#: Arrays with at least this number of bytes are not joined.
+LARGE = 1 << 15
+
+
 def joined_layout(arrays: Mapping[str, Any], large: int) -> Layout:
     """Return the layout of arrays as one vector for each dtype; arrays of ``large`` bytes or more stay separate.
 

@@ -70,6 +70,7 @@ def export_litert(
     quantize: str | Quantization | None = None,
     metadata: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
+    guard: bool = False,
 ) -> Exported:
     """Write the step of a model, a stream or a function as a LiteRT file (``.tflite``).
 
@@ -100,6 +101,7 @@ def export_litert(
             float32.
         metadata: further entries of the metadata, as text by key.
         names: names of inputs and outputs, by the names that they have otherwise.
+        guard: take NaN and infinities of float inputs for zeros, as in `jaxrnn.export_onnx`.
 
     Returns:
         The written file. ``step`` and ``flush`` have the same path.
@@ -123,7 +125,7 @@ def export_litert(
     streams = not isinstance(stepper, Model) and getattr(getattr(stepper, "spec", None), "streams", False)
     options = {"example": example, "batch": batch, "dims": dims, "label": label, "frame_rate": frame_rate}
     options |= {"flush": path if flush and streams else None, "join_state": None, "metadata": texts or None}
-    options |= {"target": LITERT}
+    options |= {"target": LITERT, "guard": guard or None}
     graphs = graphs_of(stepper, params, options | {"names": dict(names or {}) or None})
     files = {graph.facts.kind: path.name for graph in graphs}
     graphs = [dataclasses.replace(each, facts=dataclasses.replace(each.facts, files=files)) for each in graphs]

@@ -3,6 +3,8 @@
 // Add @STEP@ and state.bin to the resources of the app. After an edit of the network, export again: this file has its
 // names and sizes.
 //
+// A step with NaN or infinities gives zeros, and the stream begins anew: its next frames are those before the first.
+//
 //     let stream = try LiveStream()  // for one thread at a time
 //     let outputs = try stream.push([
 @INPUTS@//         "@NAME@": given.withUnsafeBytes { Data($0) },  // @TYPE@ @SHAPE@
@@ -12,8 +14,14 @@ import Foundation
 import TensorFlowLite
 
 final class LiveStream {
-    private static let carried: [(input: String, output: String, offset: Int, bytes: Int)] = [
-@STATE@        ("@INPUT@", "@OUTPUT@", @OFFSET@, @BYTES@),  // @TYPE@ @SHAPE@
+    private static let carried: [(input: String, output: String, type: String, offset: Int, bytes: Int)] = [
+@STATE@        ("@INPUT@", "@OUTPUT@", "@TYPE@", @OFFSET@, @BYTES@),  // @SHAPE@
+    ]
+    private static let inputTypes: [String: String] = [
+@INPUTS@        "@NAME@": "@TYPE@",
+    ]
+    private static let outputTypes: [String: String] = [
+@OUTPUTS@        "@NAME@": "@TYPE@",
     ]
 
     /// The bytes of the arrays that `push` takes.
@@ -29,6 +37,11 @@ final class LiveStream {
     private let step: SignatureRunner
     private let first: Data
     private var state: [String: Data] = [:]
+    private var checked: Set<String> = []
+    private var allChecked = true
+
+    /// The steps with NaN or infinities, whose outputs are zeros, and after which the stream began anew.
+    private(set) var resets = 0
 
     init(bundle: Bundle = .main) throws {
         guard let model = bundle.path(forResource: "@STEP@", ofType: nil),
@@ -39,6 +52,9 @@ final class LiveStream {
         step = try Interpreter(modelPath: model, options: options).signatureRunner(with: "step")
         first = try Data(contentsOf: start)
         reset()
+        for each in Self.carried where each.type == "float32" {  // what is not finite at first is not checked
+            if Self.isFinite(state[each.input]!) { checked.insert(each.input) } else { allChecked = false }
+        }
     }
 
     /// Begin a stream.
@@ -56,6 +72,20 @@ final class LiveStream {
         for name in step.outputs where Self.outputs[name] != nil {
             results[name] = try step.output(named: name).data
         }
+        let outputs = allChecked ? results : [:]
+        let isFinite =
+            checked.allSatisfy { Self.isFinite(state[$0]!) }
+            && inputs.allSatisfy { Self.inputTypes[$0.key] != "float32" || Self.isFinite($0.value) }
+            && outputs.allSatisfy { Self.outputTypes[$0.key] != "float32" || Self.isFinite($0.value) }
+        if !isFinite {
+            results = results.mapValues { Data(count: $0.count) }
+            reset()
+            resets += 1
+        }
         return results
+    }
+
+    private static func isFinite(_ data: Data) -> Bool {
+        data.withUnsafeBytes { $0.bindMemory(to: Float32.self).allSatisfy { $0.isFinite } }
     }
 }

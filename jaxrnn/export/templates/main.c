@@ -1,5 +1,7 @@
 // Run frames through the stream in a folder, as they come: stream FOLDER < in.f32 > out.f32
 //
+// A step with NaN or infinities gives zeros, and the stream begins anew: its next frames are those before the first.
+//
 // The frames are 32-bit floats, such as the samples that `sox in.wav -t f32 -` writes. All memory is allocated before
 // the first frame. The program needs libLiteRt.so of LiteRT 2.3, as in the Python package ai-edge-litert:
 //
@@ -52,11 +54,11 @@ static const Array OUTPUTS[] = {
 };
 // After each step, the output is the input of the next. The first state is in state.bin.
 static const struct {
-    const char *input, *output;
+    const char *input, *output, *type;
     size_t offset, bytes;
 } STATE[] = {
-@STATE@    {"@INPUT@", "@OUTPUT@", @OFFSET@, @BYTES@},  // @TYPE@ @SHAPE@
-    {NULL, NULL, 0, 0},
+@STATE@    {"@INPUT@", "@OUTPUT@", "@TYPE@", @OFFSET@, @BYTES@},  // @SHAPE@
+    {NULL, NULL, "", 0, 0},
 };
 static const char LONGEST[] = "@LONGEST@", FLUSH[] = "@FLUSH@", VALID[] = "@VALID@";
 static const size_t PULSE = @PULSE@, SHORTEST = @SHORTEST@;
@@ -134,6 +136,26 @@ static void open_signature(Signature *self, const char *key, const Signature *st
     }
 }
 
+// NaN and infinities have all bits of the exponent; a compiler may take x != x for false.
+static int is_finite(Handle buffer, size_t bytes) {
+    const char *memory = lock(buffer, READ);
+    int finite = 1;
+    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t bits;
+        memcpy(&bits, memory + i, sizeof bits);
+        finite &= (bits & 0x7f800000u) != 0x7f800000u;
+    }
+    CHECK(LiteRtUnlockTensorBuffer(buffer));
+    return finite;
+}
+
+static void fill(Handle buffer, const char *data, size_t bytes) {
+    void *memory = lock(buffer, WRITE);
+    if (data != NULL) memcpy(memory, data, bytes);
+    else memset(memory, 0, bytes);
+    CHECK(LiteRtUnlockTensorBuffer(buffer));
+}
+
 static void run(Signature *self) {
     CHECK(LiteRtRunCompiledModel(compiled, self->index, self->inputs, self->in, self->outputs, self->out));
 }
@@ -196,19 +218,27 @@ int main(int count, char **arguments) {
     check_size(step.in[source], INPUTS->bytes, INPUTS->name);
     check_size(step.out[target], OUTPUTS->bytes, OUTPUTS->name);
 
-    // The first state, and the places of each state.
+    // The first state, and the places of each state. What is not finite before the first frame is not checked.
     static size_t before[MOST], after[MOST];
+    static int checked[MOST];
+    size_t size = 0, resets = 0;
+    for (size_t i = 0; STATE[i].input != NULL; ++i) size += STATE[i].bytes;
+    char *first = malloc(size + 1);
     path_in(path, arguments[1], "state.bin");
     FILE *file = fopen(path, "rb");
     if (file == NULL) fail("cannot open ", path);
+    if (first == NULL || fread(first, 1, size, file) != size) fail("too short: ", path);
+    fclose(file);
+    int all_checked = 1;
     for (size_t i = 0; STATE[i].input != NULL; ++i) {
         before[i] = place(step.input_names, step.inputs, STATE[i].input);
         after[i] = place(step.output_names, step.outputs, STATE[i].output);
         check_size(step.in[before[i]], STATE[i].bytes, STATE[i].input);
-        if (fread(lock(step.in[before[i]], WRITE), 1, STATE[i].bytes, file) != STATE[i].bytes) fail("too short: ", path);
-        CHECK(LiteRtUnlockTensorBuffer(step.in[before[i]]));
+        fill(step.in[before[i]], first + STATE[i].offset, STATE[i].bytes);
+        const int is_float = strcmp(STATE[i].type, "float32") == 0;
+        checked[i] = is_float && is_finite(step.in[before[i]], STATE[i].bytes);
+        all_checked &= checked[i] || !is_float;
     }
-    fclose(file);
 
     size_t frames, total = 0;
     for (;;) {
@@ -217,6 +247,16 @@ int main(int count, char **arguments) {
         total += frames * PULSE / INPUTS->frames;
         if (frames < INPUTS->frames) break;
         run(&step);
+        int finite = is_finite(step.in[source], INPUTS->bytes);
+        if (all_checked) finite &= is_finite(step.out[target], OUTPUTS->bytes);
+        for (size_t i = 0; STATE[i].input != NULL; ++i)
+            if (checked[i]) finite &= is_finite(step.out[after[i]], STATE[i].bytes);
+        if (!finite) {
+            fill(step.out[target], NULL, OUTPUTS->bytes);
+            for (size_t i = 0; STATE[i].input != NULL; ++i)
+                fill(step.out[after[i]], first + STATE[i].offset, STATE[i].bytes);
+            ++resets;
+        }
         write_frames(step.out[target], OUTPUTS->frames, OUTPUTS->frames);
         for (size_t i = 0; STATE[i].input != NULL; ++i) {  // no copy
             const Handle next = step.out[after[i]];
@@ -237,7 +277,6 @@ int main(int count, char **arguments) {
         }
         run(&flush);
         const Handle rest = flush.out[place(flush.output_names, flush.outputs, OUTPUTS->name)];
-        size_t size;
         CHECK(LiteRtGetTensorBufferPackedSize(rest, &size));
         const size_t room = size / (OUTPUTS->bytes / OUTPUTS->frames);
         size_t existing = room;
@@ -250,5 +289,7 @@ int main(int count, char **arguments) {
     } else if (frames > 0) {
         fail("the last frames do not fill a pulse: export the stream with its flush", "");
     }
+    if (resets) fprintf(stderr, "the stream began anew after %zu step(s) with NaN or infinities\n", resets);
+    free(first);
     return fflush(stdout) == 0 ? 0 : 1;
 }

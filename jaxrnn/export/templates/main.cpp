@@ -1,5 +1,7 @@
 // Run frames through the stream in a folder: stream FOLDER in.f32 out.f32
 //
+// A step with NaN or infinities gives zeros, and the stream begins anew: its next frames are those before the first.
+//
 // The files hold frames of 32-bit floats, such as the samples that `sox in.wav -t f32 in.f32` writes. After an edit of
 // the network, export again: this file has its names and sizes. The program needs ONNX Runtime 1.13 or newer.
 #include <onnxruntime_cxx_api.h>
@@ -28,11 +30,11 @@ static const std::vector<Array> OUTPUTS = {
 };
 // After each step, the output is the input of the next. The first state is in state.bin.
 struct State {
-    std::string input, output;
+    std::string input, output, type;
     size_t offset, bytes;
 };
 static const std::vector<State> STATE = {
-@STATE@    {"@INPUT@", "@OUTPUT@", @OFFSET@, @BYTES@},  // @TYPE@ @SHAPE@
+@STATE@    {"@INPUT@", "@OUTPUT@", "@TYPE@", @OFFSET@, @BYTES@},  // @SHAPE@
 };
 static const std::string LONGEST = "@LONGEST@", FLUSH = "@FLUSH@", VALID = "@VALID@";
 static const size_t PULSE = @PULSE@, SHORTEST = @SHORTEST@;
@@ -51,6 +53,16 @@ static size_t place(const std::vector<std::string>& names, const std::string& na
 
 static size_t size_of(const Ort::Value& value) {
     return value.GetTensorTypeAndShapeInfo().GetElementCount() * sizeof(float);
+}
+
+// NaN and infinities have all bits of the exponent; a compiler may take x != x for false.
+static bool is_finite(const void* memory, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t bits;
+        std::memcpy(&bits, static_cast<const char*>(memory) + i, sizeof bits);
+        if ((bits & 0x7f800000u) == 0x7f800000u) return false;
+    }
+    return true;
 }
 
 struct Graph {
@@ -92,17 +104,26 @@ int main(int count, char** arguments) try {
     Ort::Env env(ORT_LOGGING_LEVEL_WARNING);
     Ort::SessionOptions options;
     options.SetIntraOpNumThreads(1);  // a step is small
+    // As JAX and LiteRT: in silence, a state reaches numbers below 1.2e-38, with which some processors are slow.
+    options.AddConfigEntry("session.set_denormal_as_zero", "1");
     Graph step(env, folder + "@STEP@", options);
 
     // Every input in the order of the file; the state is the first state.
     const auto first = read(folder + "state.bin");
     std::vector<Ort::Value> values;
     for (size_t i = 0; i < step.inputs.size(); ++i) values.push_back(step.tensor(i));
+    bool all_checked = true;  // what is not finite before the first frame is not checked
     for (const auto& each : STATE) {
         if (each.offset + each.bytes > first.size()) throw std::runtime_error("state.bin is of another export");
-        auto& value = values[place(step.inputs, each.input)];
-        std::memcpy(value.GetTensorMutableRawData(), first.data() + each.offset, each.bytes);
+        if (each.type == "float32") all_checked &= is_finite(first.data() + each.offset, each.bytes);
     }
+    const auto begin = [&] {
+        for (const auto& each : STATE) {
+            auto& value = values[place(step.inputs, each.input)];
+            std::memcpy(value.GetTensorMutableRawData(), first.data() + each.offset, each.bytes);
+        }
+    };
+    begin();
     const size_t in = place(step.inputs, source.name), out = place(step.outputs, target.name);
     if (size_of(values[in]) != source.bytes) throw std::runtime_error("the file was exported without this program");
 
@@ -126,6 +147,7 @@ int main(int count, char** arguments) try {
                         samples.data() + start * frame + i * part, part);
     };
     std::vector<char> audio;
+    size_t resets = 0;
     const auto append = [&](const Ort::Value& value, size_t frames) {
         const char* memory = static_cast<const char*>(value.GetTensorRawData());
         const size_t part = target.bytes / target.frames / target.blocks, room = size_of(value) / target.blocks / part;
@@ -137,10 +159,23 @@ int main(int count, char** arguments) try {
     for (size_t start = 0; start < whole; start += source.frames) {
         fill(start, source.frames);
         auto results = step.run(values);
+        // The input too, because some layers of ONNX Runtime turn NaN into numbers.
+        bool finite = is_finite(values[in].GetTensorRawData(), source.bytes);
+        if (all_checked) finite &= is_finite(results[out].GetTensorRawData(), target.bytes);
+        for (const auto& each : STATE)
+            if (each.type == "float32" && is_finite(first.data() + each.offset, each.bytes))
+                finite &= is_finite(results[place(step.outputs, each.output)].GetTensorRawData(), each.bytes);
+        if (!finite) {
+            audio.insert(audio.end(), target.bytes, 0);
+            begin();
+            ++resets;
+            continue;
+        }
         append(results[out], target.frames);
         for (const auto& each : STATE)
             std::swap(values[place(step.inputs, each.input)], results[place(step.outputs, each.output)]);
     }
+    if (resets) std::cerr << "the stream began anew after " << resets << " step(s) with NaN or infinities\n";
 
     if (!FLUSH.empty()) {
         Graph flush(env, folder + "@FLUSH@", options);

@@ -6,6 +6,8 @@
 A WAV file has one channel of 16 bits. A .npz file has the inputs by name, with any number of frames. If no input of a
 step has a time axis, the frames are stacked along a new first axis. ONNX files run in ONNX Runtime (the package
 onnxruntime), and .tflite files in LiteRT (ai-edge-litert).
+
+A step with NaN or infinities gives zeros, and the stream begins anew: its next frames are those before the first.
 """
 
 import json
@@ -59,6 +61,11 @@ def frames(array, each, start):
     return np.pad(part, widths)
 
 
+def is_finite(arrays):
+    """Return True if no array of floats has NaN or infinities."""
+    return all(np.isfinite(array).all() for array in map(np.asarray, arrays) if array.dtype.kind == "f")
+
+
 def run(inputs):
     """Return the outputs of a whole recording, from the first frame to the last."""
     step = opened(STREAM["step"], "step")
@@ -71,14 +78,25 @@ def run(inputs):
     if given < shortest or (longest is not None and given > longest):
         most = "" if longest is None else f" and {longest} or fewer"
         sys.exit(f"the recording has {given} frames, but the stream takes {shortest} or more{most}")
-    state, pieces = first_state(), {each["name"]: [] for each in STREAM["outputs"]}
+    first_values, resets = first_state(), 0
+    state, pieces = first_values, {each["name"]: [] for each in STREAM["outputs"]}
+    # What is not finite before the first frame is not checked.
+    checked = [each["output"] for each in STREAM["state"] if is_finite([first_values[each["input"]]])]
+    if len(checked) == len(STREAM["state"]):
+        checked += [each["name"] for each in STREAM["outputs"] if each["in_step"]]
     for index in range(total // size):
         pulse = {each["name"]: frames(inputs[each["name"]], each, index) for each in STREAM["inputs"]}
         results = step({**pulse, **state})
         state = {each["input"]: results[each["output"]] for each in STREAM["state"]}
+        # The inputs too, because some layers of ONNX Runtime turn NaN into numbers.
+        if not is_finite([*pulse.values(), *(results[name] for name in checked)]):
+            state, resets = first_values, resets + 1
+            results = {name: np.zeros_like(array) for name, array in results.items()}
         for each in STREAM["outputs"]:
             if each["in_step"]:
                 pieces[each["name"]].append(results[each["name"]])
+    if resets:
+        print(f"the stream began anew after {resets} step(s) with NaN or infinities", file=sys.stderr)
     if STREAM["flush"]:
         end = {each["name"]: frames(inputs[each["name"]], each, total // size) for each in STREAM["inputs"]}
         if STREAM["valid"]:
