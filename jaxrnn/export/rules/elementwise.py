@@ -184,13 +184,13 @@ def range_of(x: Operand | None, depth: int = _LONGEST_CHAIN) -> Range:
     node = x.producer() if isinstance(x, ir.Value) else None
     if node is None or depth == 0:
         return limits
-    found = _of_node(node, depth - 1)
+    found = _of_node(x, node, depth - 1)
     return found if found is not None and limits[0] <= found[0] and found[1] <= limits[1] else limits
 
 
-def _of_node(node: ir.Node, depth: int) -> Range | None:
+def _of_node(value: ir.Value, node: ir.Node, depth: int) -> Range | None:
     operator, inputs = node.op_type, list(node.inputs)
-    if operator in ("ArgMax", "ArgMin"):
+    if operator in ("ArgMax", "ArgMin") or (operator == "TopK" and value is node.outputs[1]):
         assert inputs[0] is not None
         return 0, max(shape_of(inputs[0])[node.attributes["axis"].as_int()] - 1, 0)
     if operator == "Cast":
