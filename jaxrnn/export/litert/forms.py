@@ -282,7 +282,6 @@ def _in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-of_arrays(RULES, "rsqrt")(lambda x: 1 / jnp.sqrt(x))
 of_arrays(RULES, "atanh")(lambda x: jnp.sign(x) * jnp.log1p(2 * jnp.abs(x) / (1 - jnp.abs(x))) / 2)
 
 
@@ -425,13 +424,6 @@ def _shifted_right(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any
     return lax.shift_right_arithmetic(*jnp.broadcast_arrays(x, jnp.minimum(places, 31))).astype(own)
 
 
-@RULES.add("reduce_xor", "reduce_or", "reduce_and")
-def _reduced(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
-    if x.dtype != bool:
-        return forms.refuse("LiteRT has no reduction by bits")
-    return _unchanged(forms, equation, x)[0]
-
-
 @RULES.add("sort")
 def _sorted(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Sorts: by the order of the first operand, which TopK gives."""
@@ -487,24 +479,6 @@ def _gathered(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any:
     return _chosen(
         dtype, lax.broadcast_in_dim(exists, result.shape, kept), jnp.full((), params["fill_value"], dtype), result
     )
-
-
-@RULES.add("dynamic_slice")
-def _cut(forms: Forms, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
-    """Slices that would end outside of the array: their starts are moved."""
-    room = np.subtract(x.shape, equation.params["slice_sizes"])
-    return bind(equation, [jnp.asarray(x), *_starts(starts, room)])[0]
-
-
-@RULES.add("dynamic_update_slice")
-def _updated(forms: Forms, equation: JaxprEqn, x: Any, update: Any, *starts: Any) -> Any:
-    return bind(equation, [jnp.asarray(x), jnp.asarray(update), *_starts(starts, np.subtract(x.shape, update.shape))])[
-        0
-    ]
-
-
-def _starts(starts: Sequence[Any], room: np.ndarray) -> list[Any]:
-    return [jnp.clip(start.astype(jnp.int32), 0, np.int32(most)) for start, most in zip(starts, room, strict=True)]
 
 
 @RULES.add(kind="scatter")

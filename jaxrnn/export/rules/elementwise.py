@@ -57,12 +57,6 @@ def elementwise(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> O
     return elements(lowering, operator, *operands, shape=shape_of_atom(result), dtype=type_of(result))
 
 
-@RULES.add("rsqrt")
-def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Reciprocal`` of ``Sqrt``."""
-    return elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x))
-
-
 @RULES.add("square")
 def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write a product."""
