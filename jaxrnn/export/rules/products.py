@@ -86,9 +86,8 @@ def _convolution(
     wide = _wide(*types, dtype)
     x, kernel = cast(lowering, x, wide), cast(lowering, kernel, wide)
     if wide not in _FLOATS:
-        product = WindowProduct(
-            windows, [each.spacing > 1 for each in windows], *shape_of(x)[:2], shape_of(kernel)[0], groups
-        )
+        (batch, channels, *_), out = shape_of(x), shape_of(kernel)[0]
+        product = WindowProduct(windows, [each.spacing > 1 for each in windows], batch, channels, out, groups)
         spec, kernel = range(2 + len(windows)), transpose(lowering.writer, kernel, product.kernel_order)
         (y,) = lowering.trace(lambda x, kernel: product(x, spec, kernel, None), x, kernel)
     elif spread:
