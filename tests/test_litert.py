@@ -20,7 +20,7 @@ from jaxrnn.cli import main
 from jaxrnn.demo import PACKAGED
 from jaxrnn.errors import InputError, MissingPackageError, ModelError, UnsupportedError
 from jaxrnn.export import FileRunner, Quantization, export_litert, verify_export
-from jaxrnn.verification.litert import LiteRt, Signature, operations, read_metadata, read_signature
+from jaxrnn.verification.litert import LiteRt, Signature, operations, package, read_metadata, read_signature
 from tools import sweep
 
 RNG = np.random.default_rng(0)
@@ -378,6 +378,22 @@ def test_a_loop_over_frequency_is_a_function_of_the_file(models, tmp_path):
     assert path.stat().st_size < 2**17
     assert operations(Signature(path, "step"))["WHILE"] == 2
     assert verify_export(stepper, params, path, offline=model).ok
+
+
+@needs_litert
+def test_gates_are_splits_and_frames_are_rows(models, tmp_path):
+    """Not three slices for each product, and no reshape of each frame; only the first buffer is empty."""
+    model = jaxrnn.load(models / "exports/gru_no_state_script.onnx")
+    stepper, path = model.stream(pulse=4), tmp_path / "step.tflite"
+    schema = package("ai_edge_litert.schema_py_generated")
+    export_litert(stepper, model.params, path, flush=False)
+    found = operations(Signature(path, "step"))
+    # The frames of a pulse, and both products of each frame; the input, the state and the outputs are reshaped.
+    assert (found["SPLIT"], found["SLICE"]) == (1 + 2 * 4, 0)
+    assert found["RESHAPE"] <= 5
+    buffers = schema.ModelT.InitFromPackedBuf(path.read_bytes()).buffers
+    assert [each.data is None for each in buffers] == [True] + [False] * (len(buffers) - 1)
+    assert verify_export(stepper, model.params, path).ok
 
 
 @needs_litert

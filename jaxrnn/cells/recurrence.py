@@ -129,13 +129,17 @@ def _sequence(
     projected: jax.Array,
     exists: jax.Array | None,
 ) -> tuple[Carry, jax.Array]:
+    plain = is_plain()  # a step of an engine reads one array, and splits the array
+
     def step(carry: Carry, frame: tuple[Any, jax.Array | None]) -> tuple[Carry, jax.Array]:
         gates, mask = frame
-        new = cell.step(recurrent, carry, gates)
+        new = cell.step(recurrent, carry, cell.split_gates(gates) if plain else gates)
         return masked_update(mask, new, carry), masked_output(mask, new[0])
 
     with matrix_products_in(dtype):
-        return varying.scan(step, initial, (cell.split_gates(projected), exists), reverse=reverse)
+        return varying.scan(
+            step, initial, (projected if plain else cell.split_gates(projected), exists), reverse=reverse
+        )
 
 
 @own_arithmetic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import json
 import os
@@ -37,6 +36,7 @@ from jaxrnn.export.files import (
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import fourier as _fourier  # noqa: F401  (registers its rule)
 from jaxrnn.export.litert.forms import EXACT, LAYER, LOOP, Forms
+from jaxrnn.export.litert.tables import finished, in_float16, product_names
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import LITERT, METADATA
@@ -138,15 +138,15 @@ def export_litert(
             texts[f"{METADATA}.{graph.facts.kind}.{STEPS}"] = json.dumps(steps)
     texts, errors = {**graphs[0].notes.metadata, **texts}, {}
     if quantization is None:
-        written = _finished(written, texts)
+        written = finished(written, texts)
     else:
         with tempfile.TemporaryDirectory() as folder:
             file, calibration = Path(folder, path.name), None
             if quantization.recordings is not None:
-                file.write_bytes(_finished(written, texts))
+                file.write_bytes(finished(written, texts))
                 calibration = Calibration.of(stepper, quantization.recordings, file)
             written = _quantized(written, quantization, calibration and calibration.calls)
-            written = _finished(written, {**texts, f"{METADATA}.{QUANTIZED}": quantization.kind})
+            written = finished(written, {**texts, f"{METADATA}.{QUANTIZED}": quantization.kind})
             if calibration is not None:
                 file.write_bytes(written)
                 errors = calibration.errors(file)
@@ -253,11 +253,11 @@ def _run_once(written: bytes, graphs: Sequence[Graph]) -> None:
 
 def _quantized(written: bytes, quantization: Quantization, calls: Calls | None) -> bytes:
     """Store weights in 16 bits, or quantise weights, and with calls the results of products, with ai-edge-quantizer."""
-    check_excluded(quantization.exclude, _product_names(written))
+    check_excluded(quantization.exclude, product_names(written, (*_WEIGHTED, "BATCH_MATMUL")))
     # A scope has the names of all results, such as `encoder/dot_general;encoder/add`.
     excluded = "|".join([re.escape(EXACT), *(f"(?:^|;){re.escape(each)}" for each in quantization.exclude)])
     if quantization.kind == "float16":
-        return _in_float16(written, excluded)
+        return in_float16(written, excluded, _WEIGHTED)
     quantizer, kinds = package("ai_edge_quantizer.quantizer"), package("ai_edge_quantizer.qtyping")
     names, every = quantizer.AlgorithmName, kinds.TFLOperationName.ALL_SUPPORTED
     with quiet(), contextlib.redirect_stdout(None):
@@ -272,47 +272,6 @@ def _quantized(written: bytes, quantization: Quantization, calls: Calls | None) 
         return bytes(work.quantize(ranges, enable_progress_report=False).quantized_model)
 
 
-def _in_float16(written: bytes, excluded: str) -> bytes:
-    """Store the weights of products in 16 bits, from which LiteRT makes float32 when it opens the file."""
-    schema = package("ai_edge_litert.schema_py_generated")
-    model = schema.ModelT.InitFromPackedBuf(written)
-    weighted = {getattr(schema.BuiltinOperator, each) for each in _WEIGHTED}
-    code, halves = schema.OperatorCodeT(), {}
-    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.DEQUANTIZE
-    code.version = 3  # the first that takes float16
-    for graph in model.subgraphs:
-        chosen, others = set(), set()
-        for node in graph.operators:
-            is_product = model.operatorCodes[node.opcodeIndex].builtinCode in weighted
-            kept = re.search(excluded, ";".join(graph.tensors[each].name.decode() for each in node.outputs))
-            for place, index in enumerate(node.inputs):
-                (chosen if is_product and place == 1 and not kept else others).add(int(index))
-        for index in sorted(chosen - others):
-            tensor, data = graph.tensors[index], model.buffers[graph.tensors[index].buffer].data
-            if data is None or not len(data) or tensor.type != schema.TensorType.FLOAT32:
-                continue
-            if tensor.buffer not in halves:
-                with np.errstate(over="ignore"):
-                    numbers = np.frombuffer(bytes(data), np.float32).astype(np.float16)
-                if not np.isfinite(numbers).all():
-                    continue
-                halves[tensor.buffer] = len(model.buffers)
-                buffer = schema.BufferT()
-                buffer.data = numbers.view(np.uint8)
-                model.buffers.append(buffer)
-            half, node = copy.copy(tensor), schema.OperatorT()
-            half.type, half.buffer, half.name = schema.TensorType.FLOAT16, halves[tensor.buffer], tensor.name + b"_half"
-            node.opcodeIndex, node.inputs, node.outputs = len(model.operatorCodes), [len(graph.tensors)], [index]
-            graph.tensors.append(half)
-            graph.operators.insert(0, node)
-            tensor.buffer = 0  # it is computed
-    model.operatorCodes.append(code)
-    still = {tensor.buffer for graph in model.subgraphs for tensor in graph.tensors}
-    for index in halves.keys() - still:
-        model.buffers[index].data = None
-    return _packed(model, len(written))
-
-
 def _ranges(written: bytes, calls: Calls) -> Any:
     """Return the range of each tensor over all calls; by default the quantizer would average the ranges of calls."""
     calibrator, ranges = package("ai_edge_quantizer.calibrator"), package("ai_edge_quantizer.utils.qsv_utils")
@@ -320,75 +279,3 @@ def _ranges(written: bytes, calls: Calls) -> Any:
     work = calibrator.Calibrator(written, num_threads=1, mode=mode, qsv_update_func=ranges.min_max_update)
     work.calibrate(calls, package("ai_edge_quantizer.recipe_manager").RecipeManager())
     return work.get_model_qsvs()
-
-
-def _product_names(written: bytes) -> list[str]:
-    """Return the names of the products and convolutions of a file."""
-    schema = package("ai_edge_litert.schema_py_generated")
-    model = schema.ModelT.InitFromPackedBuf(written)
-    codes = {getattr(schema.BuiltinOperator, each) for each in (*_PRODUCTS, "BATCH_MATMUL", "TRANSPOSE_CONV")}
-    tensors = [
-        graph.tensors[node.outputs[0]].name.decode()
-        for graph in model.subgraphs
-        for node in graph.operators
-        if model.operatorCodes[node.opcodeIndex].builtinCode in codes
-    ]
-    return [part for name in tensors for part in name.split(";")]
-
-
-def _finished(written: bytes, texts: Mapping[str, str]) -> bytes:
-    """Give each output a tensor of its own, and add entries to the metadata of a file."""
-    schema = package("ai_edge_litert.schema_py_generated")
-    model = schema.ModelT.InitFromPackedBuf(written)
-    for each in model.buffers:
-        if each.offset > 1:  # the quantizer stores large buffers behind the tables
-            each.data = np.frombuffer(written, np.uint8, each.size, each.offset)
-            each.offset = each.size = 0
-    _separate_outputs(model, schema)
-    model.metadata = model.metadata or []
-    for name, text in texts.items():
-        buffer, entry = schema.BufferT(), schema.MetadataT()
-        buffer.data = np.frombuffer(text.encode(), np.uint8)
-        entry.name, entry.buffer = name, len(model.buffers)
-        model.buffers.append(buffer)
-        model.metadata.append(entry)
-    return _packed(model, len(written))
-
-
-def _separate_outputs(model: Any, schema: Any) -> None:
-    """Copy each output that is an input or another output to a tensor of its own.
-
-    The C interface of LiteRT 2.3 takes names and buffers of outputs from tensors, and mixes up outputs that share one.
-    """
-    code = schema.OperatorCodeT()
-    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RESHAPE
-    code.version = 1
-    for signature in model.signatureDefs:
-        graph = model.subgraphs[signature.subgraphIndex]
-        inputs, outputs = {int(each) for each in graph.inputs}, list[int]()
-        computed = {int(each) for node in graph.operators for each in node.outputs} | inputs
-        for named in signature.outputs:
-            index = named.tensorIndex
-            if index in inputs or index in outputs:
-                tensor = copy.copy(graph.tensors[index])
-                tensor.name, named.tensorIndex = named.name, len(graph.tensors)
-                graph.tensors.append(tensor)
-                # LiteRT computes a copy of a constant beforehand, and refuses the buffer of the caller.
-                if index in computed:
-                    tensor.buffer, node = 0, schema.OperatorT()
-                    if code not in model.operatorCodes:
-                        model.operatorCodes.append(code)
-                    node.opcodeIndex = model.operatorCodes.index(code)
-                    node.inputs, node.outputs = [index], [named.tensorIndex]
-                    node.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
-                    node.builtinOptions = schema.ReshapeOptionsT()
-                    node.builtinOptions.newShape = [int(size) for size in tensor.shape]
-                    graph.operators.append(node)
-            outputs.append(named.tensorIndex)
-        graph.outputs = outputs
-
-
-def _packed(model: Any, size: int) -> bytes:
-    builder = package("flatbuffers").Builder(size + 1024)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from jaxrnn._jax.context import highest, lowest
 from jaxrnn.export.small import PAIRS, SMALL
 from jaxrnn.export.small.control import chosen_branch, layer_in_steps, outlined, unrolled
 from jaxrnn.export.small.convolutions import without_zeros
@@ -281,7 +282,6 @@ def _in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-of_arrays(RULES, "rsqrt")(lambda x: 1 / jnp.sqrt(x))
 of_arrays(RULES, "atanh")(lambda x: jnp.sign(x) * jnp.log1p(2 * jnp.abs(x) / (1 - jnp.abs(x))) / 2)
 
 
@@ -424,13 +424,6 @@ def _shifted_right(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any
     return lax.shift_right_arithmetic(*jnp.broadcast_arrays(x, jnp.minimum(places, 31))).astype(own)
 
 
-@RULES.add("reduce_xor", "reduce_or", "reduce_and")
-def _reduced(forms: Forms, equation: JaxprEqn, x: Any) -> Any:
-    if x.dtype != bool:
-        return forms.refuse("LiteRT has no reduction by bits")
-    return _unchanged(forms, equation, x)[0]
-
-
 @RULES.add("sort")
 def _sorted(forms: Forms, equation: JaxprEqn, *operands: Any) -> list[Any]:
     """Sorts: by the order of the first operand, which TopK gives."""
@@ -481,31 +474,11 @@ def _gathered(forms: Forms, equation: JaxprEqn, x: Any, places: Any) -> Any:
     ):
         return result
     dtype = np.dtype(result.dtype)
-    fill = params["fill_value"]
-    if fill is None:
-        fill = np.nan if dtype.kind in "fc" else dtype.type(1) if dtype.kind == "b" else np.iinfo(dtype).min
-        fill = np.iinfo(dtype).max if dtype.kind == "u" else fill
     exists = jnp.all(places == inside, -1)
     kept = [axis for axis in range(result.ndim) if axis not in numbers.offset_dims]
-    return _chosen(dtype, lax.broadcast_in_dim(exists, result.shape, kept), jnp.full((), fill, dtype), result)
-
-
-@RULES.add("dynamic_slice")
-def _cut(forms: Forms, equation: JaxprEqn, x: Any, *starts: Any) -> Any:
-    """Slices that would end outside of the array: their starts are moved."""
-    room = np.subtract(x.shape, equation.params["slice_sizes"])
-    return bind(equation, [jnp.asarray(x), *_starts(starts, room)])[0]
-
-
-@RULES.add("dynamic_update_slice")
-def _updated(forms: Forms, equation: JaxprEqn, x: Any, update: Any, *starts: Any) -> Any:
-    return bind(equation, [jnp.asarray(x), jnp.asarray(update), *_starts(starts, np.subtract(x.shape, update.shape))])[
-        0
-    ]
-
-
-def _starts(starts: Sequence[Any], room: np.ndarray) -> list[Any]:
-    return [jnp.clip(start.astype(jnp.int32), 0, np.int32(most)) for start, most in zip(starts, room, strict=True)]
+    return _chosen(
+        dtype, lax.broadcast_in_dim(exists, result.shape, kept), jnp.full((), params["fill_value"], dtype), result
+    )
 
 
 @RULES.add(kind="scatter")
@@ -524,53 +497,32 @@ def _combined(combine: Callable[[Any, Any], Any], neutral: Callable[[np.dtype], 
     """Return the rule that combines elements at known places: gathers put each element where it belongs."""
 
     def rule(forms: Forms, equation: JaxprEqn, x: Any, places: Any, updates: Any) -> Any:
-        size = math.prod(x.shape)
-        if not isinstance(places, np.ndarray) or not size or not updates.size:
+        if not isinstance(places, np.ndarray) or not math.prod(x.shape) or not updates.size:
             return _at_places(forms, equation)
-        target = _targets(equation, x.shape, places, updates.shape)
-        order = np.argsort(target, kind="stable")
-        first = np.searchsorted(target[order], target[order])
-        turn = np.empty_like(order)  # elements on one place take turns
-        turn[order] = np.arange(len(order)) - first
-        if (turns := int(turn[target > 0].max(initial=-1)) + 1) > _TOGETHER:
-            return _at_places(forms, equation)
-        dtype = np.dtype(x.dtype)
+        # After the last element comes an element for places that get none. Elements on one place take turns.
+        none, dtype = updates.size, np.dtype(x.dtype)
         elements = jnp.concatenate([updates.reshape(-1), jnp.full(1, neutral(dtype), dtype)])
-        for number in range(turns):
-            source = np.full(size, len(target), np.int32)
-            chosen = np.flatnonzero((turn == number) & (target > 0))
-            source[target[chosen] - 1] = chosen
-            x = combine(x, elements.at[source].get(mode="promise_in_bounds").reshape(x.shape))
-        return x
+        numbers = np.arange(none, dtype=np.int32).reshape(updates.shape)
+        for _ in range(_TOGETHER + 1):
+            source = _first(equation, x.shape, places, numbers)
+            if (source == none).all():
+                return x
+            x = combine(x, elements.at[source].get(mode="promise_in_bounds"))
+            numbers = np.where(np.isin(numbers, source), np.int32(none), numbers)
+        return _at_places(forms, equation)
 
     return rule
 
 
-def _targets(equation: JaxprEqn, shape: Sequence[int], places: np.ndarray, updates: Sequence[int]) -> np.ndarray:
-    """Return the place of each element in the array, counted from 1, or 0 if the element is dropped."""
-    numbers = np.arange(1, math.prod(shape) + 1, dtype=np.float64).reshape(shape)
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-
-        def add(updates: Any) -> Any:
-            params = {key: equation.params[key] for key in ("dimension_numbers", "mode")}
-            return lax.scatter_add(jnp.zeros(shape), jnp.asarray(places), updates, **params)
-
-        (found,) = jax.vjp(add, jnp.zeros(updates))[1](jnp.asarray(numbers))
-    return np.asarray(found).astype(np.int64).reshape(-1)
-
-
-def _limit(sign: int) -> Callable[[np.dtype], Any]:
-    """Return the lowest number of a type for -1, the highest for 1."""
-
-    def neutral(dtype: np.dtype) -> Any:
-        if dtype.kind == "f":
-            return sign * np.inf
-        return np.iinfo(dtype).max if sign > 0 else np.iinfo(dtype).min
-
-    return neutral
+def _first(equation: JaxprEqn, shape: Sequence[int], places: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return the lowest of the numbers on each place of an array."""
+    params = {key: equation.params[key] for key in ("dimension_numbers", "mode")}
+    with jax.ensure_compile_time_eval():
+        start = jnp.full(shape, numbers.size, np.int32)
+        return np.asarray(lax.scatter_min(start, jnp.asarray(places), jnp.asarray(numbers), **params))
 
 
 RULES.add("scatter-add")(_combined(jnp.add, lambda dtype: 0))
 RULES.add("scatter-mul")(_combined(jnp.multiply, lambda dtype: 1))
-RULES.add("scatter-max")(_combined(jnp.maximum, _limit(-1)))
-RULES.add("scatter-min")(_combined(jnp.minimum, _limit(1)))
+RULES.add("scatter-max")(_combined(jnp.maximum, lowest))
+RULES.add("scatter-min")(_combined(jnp.minimum, highest))

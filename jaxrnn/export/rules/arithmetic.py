@@ -87,19 +87,13 @@ def shift_right(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand)
     return shift(lowering, x, by, "RIGHT")
 
 
-@RULES.add("shift_right_arithmetic")
-def shift_arithmetic(lowering: Lowering, equation: JaxprEqn, x: Operand, by: Operand) -> Operand:
+@of_arrays(RULES, "shift_right_arithmetic")
+def _shift_arithmetic(x: Any, by: Any) -> Any:
     """Shift the complement of negative numbers. XLA treats unsigned integers as signed here."""
-    dtype = dtype_of(x)
-    if dtype.kind == "u":
-        signed = np.dtype(f"int{8 * dtype.itemsize}")
-        return cast(lowering, shift_arithmetic(lowering, equation, cast(lowering, x, signed), by), dtype)
-    negative = elements(lowering, "Less", x, np.array(0, dtype), dtype=bool)
-
-    def complemented(value: Operand) -> Operand:
-        return elements(lowering, "Where", negative, invert(lowering, value), value, dtype=dtype)
-
-    return complemented(shift(lowering, complemented(x), by, "RIGHT"))
+    own, signed = x.dtype, np.dtype(f"int{8 * x.dtype.itemsize}")
+    x, by = x.astype(signed), by.astype(signed)
+    shifted = lax.shift_right_logical(jnp.where(x < 0, ~x, x), by)
+    return jnp.where(x < 0, ~shifted, shifted).astype(own)
 
 
 def invert(lowering: Lowering, x: Operand) -> Operand:

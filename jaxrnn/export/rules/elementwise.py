@@ -57,12 +57,6 @@ def elementwise(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> O
     return elements(lowering, operator, *operands, shape=shape_of_atom(result), dtype=type_of(result))
 
 
-@RULES.add("rsqrt")
-def reciprocal_root(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``Reciprocal`` of ``Sqrt``."""
-    return elements(lowering, "Reciprocal", elements(lowering, "Sqrt", x))
-
-
 @RULES.add("square")
 def square(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
     """Write a product."""
@@ -181,16 +175,15 @@ def range_of(x: Operand | None, depth: int = _LONGEST_CHAIN) -> Range:
     if array is not None and array.size:
         return int(array.min()), int(array.max())
     limits = (0, 1) if dtype_of(x) == np.bool_ else (int(jnp.iinfo(dtype_of(x)).min), int(jnp.iinfo(dtype_of(x)).max))
-    node = x.producer() if isinstance(x, ir.Value) else None
-    if node is None or depth == 0:
+    if not isinstance(x, ir.Value) or depth == 0 or (node := x.producer()) is None:
         return limits
-    found = _of_node(node, depth - 1)
+    found = _of_node(node, x.index(), depth - 1)
     return found if found is not None and limits[0] <= found[0] and found[1] <= limits[1] else limits
 
 
-def _of_node(node: ir.Node, depth: int) -> Range | None:
+def _of_node(node: ir.Node, output: int | None, depth: int) -> Range | None:
     operator, inputs = node.op_type, list(node.inputs)
-    if operator in ("ArgMax", "ArgMin"):
+    if (operator, output) in (("ArgMax", 0), ("ArgMin", 0), ("TopK", 1)):
         assert inputs[0] is not None
         return 0, max(shape_of(inputs[0])[node.attributes["axis"].as_int()] - 1, 0)
     if operator == "Cast":

@@ -6,22 +6,21 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
+from jax import lax
 from jax.extend.core import JaxprEqn
 
 from jaxrnn.cells.cell import GRU, LSTM, RNN, SIGMOID, TANH
 from jaxrnn.export import kernels
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.quantized import dequantized
-from jaxrnn.export.reshaping import bare, broadcast, reshape
-from jaxrnn.export.rules.elementwise import cast, elements
-from jaxrnn.export.rules.reduction import reduced
+from jaxrnn.export.reshaping import bare, reshape
+from jaxrnn.export.rules.elementwise import elements
 from jaxrnn.export.small.control import layer_in_steps
 from jaxrnn.export.writer import Operand, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import bind, type_of
@@ -49,7 +48,7 @@ _TYPES = (np.float16, np.float32)
 def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
     """Write a single node, or the steps of the layer if engines would compute the node differently."""
     x, initial, weights, exists = jax.tree.unflatten(equation.params["structure"], operands)
-    frames, batch = shape_of(x)[:2]
+    frames = shape_of(x)[0]
     if frames == 0 or (isinstance(exists, np.ndarray) and not exists.any()):
         return [np.zeros(shape_of_atom(equation.outvars[0]), dtype_of(x)), *initial]
     if not _is_node(equation, lowering.writer.target):
@@ -65,10 +64,9 @@ def layer(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Op
         # Each copy of a node keeps a copy of the weights, and tract refuses some nodes in a Scan.
         return (_by_frame if frames <= _FEW else layer_in_steps)(lowering, equation, *operands)
     else:
-        existing = Existing.of(lowering, exists)
-        some = existing.some
-        y, *final = _node(lowering, equation, existing.to_front(x), initial, weights, existing.lengths(batch))
-        y = existing.back(y)
+        order, lengths, front = lowering.trace(_to_front, exists, x)
+        y, *final = _node(lowering, equation, front, initial, weights, lengths)
+        y, some = lowering.trace(_back, y, order, lengths)
     return [y, *(_where(lowering, some, *pair) for pair in zip(final, initial, strict=True))]
 
 
@@ -147,67 +145,33 @@ def _node(
     return [*lowering.writer.nodes_of(operator, inputs, results, **attributes)]
 
 
-@dataclass(frozen=True)
-class Existing:
-    """The frames that exist, as indices.
-
-    ``order`` lists the existing frames, then the rest, ``int64[time, rows]``; a single row applies to all rows.
-    ``count`` is the number of existing frames, ``int32[rows]``.
-    """
-
-    lowering: Lowering
-    order: Operand
-    count: Operand
-
-    @classmethod
-    def of(cls, lowering: Lowering, exists: Operand) -> Existing:
-        """Return the order and count of a mask ``bool[time, rows]``."""
-        frames = shape_of(exists)[0]
-        numbers = np.arange(frames, dtype=np.int64)[:, None]
-        if isinstance(exists, np.ndarray):
-            return cls(lowering, np.argsort(~exists, 0, kind="stable"), exists.sum(0, dtype=np.int32))
-        count = reduced(lowering, "ReduceSum", cast(lowering, exists, np.int32), [0])
-        places = elements(lowering, "Where", exists, numbers, numbers + frames, dtype=np.int64)
-        return cls(lowering, _sorting(lowering, places), count)
-
-    def lengths(self, batch: int) -> Operand:
-        """Return the number of frames for each row of a batch."""
-        return broadcast(self.lowering.writer, self.count, (batch,))
-
-    @property
-    def some(self) -> Operand:
-        """True for rows with frames, ``bool[rows, 1]``."""
-        some = elements(self.lowering, "Greater", self.count, np.zeros((), np.int32), dtype=bool)
-        return reshape(self.lowering.writer, some, (*shape_of(some), 1))
-
-    def to_front(self, x: Operand) -> Operand:
-        """Move existing frames of ``[time, ..., rows, features]`` to the front."""
-        return self._moved(x, self.order)
-
-    def back(self, x: Operand) -> Operand:
-        """Move frames back to their places."""
-        return self._moved(x, _sorting(self.lowering, self.order))
-
-    def _moved(self, x: Operand, order: Operand) -> Operand:
-        writer, shape = self.lowering.writer, shape_of(x)
-        frames, rows = shape_of(order)
-        if isinstance(order, np.ndarray) and (order == np.arange(frames)[:, None]).all():
-            return x
-        if rows == 1:
-            order = reshape(writer, order, (frames,))
-            return writer.node("Gather", x, order, shape=shape, dtype=dtype_of(x), axis=0)
-        order = broadcast(writer, reshape(writer, order, (frames, *[1] * (len(shape) - 3), rows, 1)), shape)
-        return writer.node("GatherElements", x, order, shape=shape, dtype=dtype_of(x), axis=0)
+def _to_front(exists: Any, x: Any) -> tuple[Any, Any, Any]:
+    """Return the order of existing frames, then the rest, ``int64[time, rows]``, their number, and moved frames."""
+    numbers = jnp.arange(len(exists), dtype=jnp.int64)[:, None]
+    order = _sorting(jnp.where(exists, numbers, numbers + len(exists)))
+    return order, jnp.broadcast_to(exists.sum(0, dtype=jnp.int32), x.shape[1:2]), _moved(x, order)
 
 
-def _sorting(lowering: Lowering, numbers: Operand) -> Operand:
+def _back(y: Any, order: Any, lengths: Any) -> tuple[Any, Any]:
+    """Return frames at their places again, and which rows have frames, ``bool[batch, 1]``."""
+    return _moved(y, _sorting(order)), lengths[:, None] > 0
+
+
+def _sorting(numbers: Any) -> Any:
     """Return the order that sorts distinct numbers ``int64[time, rows]`` along time."""
-    if isinstance(numbers, np.ndarray):
-        return np.argsort(numbers, 0)
-    shape = shape_of(numbers)
-    results = [(shape, np.int64), (shape, np.int64)]
-    inputs = numbers, np.array(shape[:1], np.int64)
-    return lowering.writer.nodes_of("TopK", inputs, results, axis=0, largest=0)[1]
+    places = lax.broadcasted_iota(jnp.int64, numbers.shape, 0)
+    return lax.sort([numbers, places], dimension=0, num_keys=1)[1]
+
+
+def _moved(x: Any, order: Any) -> Any:
+    """Move frames of ``[time, ..., rows, features]``; an order of a single row applies to all rows."""
+    if order.shape[1] == 1:
+        return jnp.take(x, order[:, 0], 0, mode="clip")
+    order = jnp.expand_dims(order, (*range(1, x.ndim - 2), x.ndim - 1))
+    others = tuple(range(1, x.ndim))
+    numbers = lax.GatherDimensionNumbers((), (0,), (0,), others, others)
+    order = jnp.broadcast_to(order, x.shape)[..., None]
+    return lax.gather(x, order, numbers, (1,) * x.ndim, mode="promise_in_bounds")
 
 
 @RULES.add("onnx_operator")

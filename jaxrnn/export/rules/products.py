@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.cells.convolution import Windows, windows_of
+from jaxrnn.cells.convolution import WindowProduct, Windows, windows_of
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import cut, flip, pad, reshape, source_of, transpose
 from jaxrnn.export.rules.elementwise import cast
-from jaxrnn.export.rules.windows import gathered
 from jaxrnn.export.small.convolutions import without_zeros
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
 from jaxrnn.jaxprs.casts import kept
@@ -87,7 +86,10 @@ def _convolution(
     wide = _wide(*types, dtype)
     x, kernel = cast(lowering, x, wide), cast(lowering, kernel, wide)
     if wide not in _FLOATS:
-        y = _window_product(lowering.writer, x, kernel, windows, groups)
+        (batch, channels, *_), out = shape_of(x), shape_of(kernel)[0]
+        product = WindowProduct(windows, [each.spacing > 1 for each in windows], batch, channels, out, groups)
+        spec, kernel = range(2 + len(windows)), transpose(lowering.writer, kernel, product.kernel_order)
+        (y,) = lowering.trace(lambda x, kernel: product(x, spec, kernel, None), x, kernel)
     elif spread:
         y = _conv_transpose(lowering.writer, x, kernel, windows, groups)
     else:
@@ -122,25 +124,6 @@ def _with_pad(x: Operand, windows: Sequence[Windows]) -> tuple[Operand, list[Win
         for each, size, low, high in zip(windows, shape_of(source)[2:], lows[2:], highs[2:], strict=True)
     ]
     return (source, merged) if all(shape_of(source)) else (x, list(windows))
-
-
-def _window_product(writer: Writer, x: Operand, kernel: Operand, windows: Sequence[Windows], groups: int) -> Operand:
-    """Write a convolution as a ``Gather`` along each axis and a single ``MatMul``.
-
-    ``x`` is ``[batch, channels, ...]``, ``kernel`` is ``[out, channels / groups, ...]`` of the same dtype.
-    """
-    batch, channels = shape_of(x)[:2]
-    out, rank = shape_of(kernel)[0], len(windows)
-    x = gathered(writer, x, {axis + 2: each for axis, each in enumerate(windows)}, np.zeros((), dtype_of(x)))
-    # [batch, channels, windows, taps, windows, taps, ...]
-    x = transpose(writer, x, (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2)))
-    inner = channels // groups * math.prod(each.taps for each in windows)
-    counts = [each.count for each in windows]
-    x = reshape(writer, x, (batch, groups, inner, math.prod(counts)))
-    kernel = reshape(writer, kernel, (1, groups, out // groups, inner))
-    shape = (batch, groups, out // groups, math.prod(counts))
-    y = writer.node("MatMul", kernel, x, shape=shape, dtype=dtype_of(x))
-    return reshape(writer, y, (batch, out, *counts))
 
 
 def _conv(

@@ -1,10 +1,11 @@
-"""Rules for reductions over windows: ``MaxPool``, ``AveragePool``, or a reduction of gathered windows."""
+"""Rules for reductions over windows: ``MaxPool``, ``AveragePool``, or a reduction of slices."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +16,9 @@ from jax.extend.core import JaxprEqn
 from jaxrnn._jax.context import highest, lowest
 from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import RULES, Lowering
-from jaxrnn.export.reshaping import pad, reshape, transpose
+from jaxrnn.export.reshaping import reshape, transpose
 from jaxrnn.export.rules.elementwise import elements
-from jaxrnn.export.rules.reduction import reduced
-from jaxrnn.export.writer import Operand, Writer, dtype_of, shape_of
+from jaxrnn.export.writer import Operand, dtype_of, shape_of
 from jaxrnn.jaxprs.equations import evaluate
 from jaxrnn.jaxprs.equations import shape_of as shape_of_atom
 
@@ -30,61 +30,76 @@ _AXES = 3
 
 @RULES.add("reduce_window_max")
 def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``MaxPool`` or ``ReduceMax``."""
+    """Write ``MaxPool``, or the maximum of slices."""
     windows = _windows(equation)
     if dtype_of(x) in _MAX_POOL and _is_pooled(windows):
         return _pooled(lowering, "MaxPool", x, windows, dilations=[each.dilation for each in windows.values()])
-    return _gathered(lowering, "ReduceMax", x, windows, lowest(dtype_of(x)))
+    return _slices(lowering, equation, x, lax.max, lowest(dtype_of(x)))
 
 
 @RULES.add("reduce_window_min")
 def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``MaxPool`` of the negated operand, or ``ReduceMin``."""
+    """Write ``MaxPool`` of the negated operand, or the minimum of slices."""
     windows = _windows(equation)
     if dtype_of(x) in _MAX_POOL and dtype_of(x).kind == "f" and _is_pooled(windows):
         dilations = [each.dilation for each in windows.values()]
         return elements(
             lowering, "Neg", _pooled(lowering, "MaxPool", elements(lowering, "Neg", x), windows, dilations=dilations)
         )
-    return _gathered(lowering, "ReduceMin", x, windows, highest(dtype_of(x)))
+    return _slices(lowering, equation, x, lax.min, highest(dtype_of(x)))
 
 
 @RULES.add("reduce_window_sum")
 def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``AveragePool`` times the window size, or ``ReduceSum``."""
+    """Write ``AveragePool`` times the window size, or the sum of slices."""
     windows = _windows(equation)
     if dtype_of(x) in _AVERAGE_POOL and _is_pooled(windows) and all(each.dilation == 1 for each in windows.values()):
         mean = _pooled(lowering, "AveragePool", x, windows, count_include_pad=1)
         size = math.prod(each.taps for each in windows.values())
         return elements(lowering, "Mul", mean, np.array(size, dtype_of(x)))
-    return _gathered(lowering, "ReduceSum", x, windows, 0)
+    return _slices(lowering, equation, x, lax.add, 0)
 
 
 @RULES.add("reduce_window")
 def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Reduce by any function: combine a slice for each place in a window, in order."""
+    """Reduce by any function."""
     params, half = equation.params, len(operands) // 2
 
     def function(*arrays: Any) -> list[Any]:
-        xs, starts = arrays[:half], arrays[half:]
-        config = [
-            (low, high, spacing - 1)
-            for (low, high), spacing in zip(params["padding"], params["base_dilation"], strict=True)
-        ]
-        xs = [lax.pad(x, start, config) for x, start in zip(xs, starts, strict=True)]
-        shape = shape_of_atom(equation.outvars[0])
-        results = [lax.broadcast(start, shape) for start in starts]
-        for taps in itertools.product(*map(range, params["window_dimensions"])):
-            begins = [tap * far for tap, far in zip(taps, params["window_dilation"], strict=True)]
-            ends = [
-                begin + (count - 1) * stride + 1
-                for begin, count, stride in zip(begins, shape, params["window_strides"], strict=True)
-            ]
-            parts = [lax.slice(x, begins, ends, params["window_strides"]) for x in xs]
-            results = _combined(params["jaxpr"], params["consts"], results, parts)
-        return results
+        starts = arrays[half:]
+        first = [lax.broadcast(start, shape_of_atom(equation.outvars[0])) for start in starts]
+        parts = _under_taps(equation, arrays[:half], starts)
+        return functools.reduce(functools.partial(_combined, params["jaxpr"], params["consts"]), parts, first)
 
     return lowering.trace(function, *operands)
+
+
+def _under_taps(equation: JaxprEqn, xs: Sequence[Any], absent: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the elements under each place in a window in turn, slices of all operands padded with absent elements."""
+    params, shape = equation.params, shape_of_atom(equation.outvars[0])
+    config = [
+        (low, high, spacing - 1)
+        for (low, high), spacing in zip(params["padding"], params["base_dilation"], strict=True)
+    ]
+    xs = [lax.pad(x, each, config) for x, each in zip(xs, absent, strict=True)]
+    for taps in itertools.product(*map(range, params["window_dimensions"])):
+        begins = [tap * far for tap, far in zip(taps, params["window_dilation"], strict=True)]
+        ends = [
+            begin + (count - 1) * stride + 1
+            for begin, count, stride in zip(begins, shape, params["window_strides"], strict=True)
+        ]
+        yield [lax.slice(x, begins, ends, params["window_strides"]) for x in xs]
+
+
+def _slices(lowering: Lowering, equation: JaxprEqn, x: Operand, combine: Callable[..., Any], absent: Any) -> Operand:
+    """Combine slices, in types and windows over which engines do not pool."""
+
+    def function(x: Any) -> Any:
+        return functools.reduce(
+            combine, (part for (part,) in _under_taps(equation, [x], [np.asarray(absent, x.dtype)]))
+        )
+
+    return lowering.trace(function, x)[0]
 
 
 def _combined(jaxpr: Any, consts: Any, results: list[Any], parts: list[Any]) -> list[Any]:
@@ -145,36 +160,3 @@ def _pooled(
     )
     y = reshape(writer, y, (*leading, *counts))
     return transpose(writer, y, [order.index(axis) for axis in range(len(order))])
-
-
-def _gathered(lowering: Lowering, operator: str, x: Operand, windows: Mapping[int, Windows], absent: float) -> Operand:
-    x = gathered(lowering.writer, x, windows, np.asarray(absent, dtype_of(x)))
-    taps = [axis + 1 + number for number, axis in enumerate(sorted(windows))]
-    return reduced(lowering, operator, x, taps)
-
-
-def gathered(writer: Writer, x: Operand, windows: Mapping[int, Windows], absent: np.ndarray) -> Operand:
-    """Gather windows: each of these axes becomes two axes, ``[windows, taps]``, with ``absent`` outside of x."""
-    places = {axis: _places(each) for axis, each in windows.items()}
-    # The absent element is appended after the last.
-    lacking = {axis for axis, each in windows.items() if np.any(places[axis] == each.size)}
-    x = pad(writer, x, [(0, int(axis in lacking)) for axis in range(len(shape_of(x)))], absent)
-    for axis in sorted(places, reverse=True):
-        x = _taken_at(writer, x, places[axis], axis)
-    return x
-
-
-def _places(windows: Windows) -> np.ndarray:
-    """Return the index of each element under the windows ``[windows, taps]``, ``size`` for no element."""
-    at = np.arange(windows.count)[:, None] * windows.stride + np.arange(windows.taps) * windows.dilation - windows.low
-    place, between = np.divmod(at, windows.spacing)
-    return np.where((between == 0) & (place >= 0) & (place < windows.size), place, windows.size)
-
-
-def _taken_at(writer: Writer, x: Operand, places: np.ndarray, axis: int) -> Operand:
-    shape = (*shape_of(x)[:axis], *places.shape, *shape_of(x)[axis + 1 :])
-    if np.array_equal(places.reshape(-1), np.arange(shape_of(x)[axis])):
-        return reshape(writer, x, shape)
-    if isinstance(x, np.ndarray):
-        return np.take(x, places, axis)
-    return writer.node("Gather", x, places, shape=shape, dtype=dtype_of(x), axis=axis)

@@ -55,18 +55,27 @@ def unrolled(translator: Translator, equation: JaxprEqn, *operands: Any) -> list
     params = equation.params
     fixed, carry, xs = Scan.of(equation).split(operands)
     carries, trips = len(carry), range(params["length"])
-    frames = [translator.trace(lambda x: [lax.index_in_dim(x, trip, keepdims=False) for trip in trips], x) for x in xs]
+    if not trips:
+        return [*carry, *(np.zeros(shape_of(each), type_of(each)) for each in equation.outvars[carries:])]
+    frames = [translator.trace(_frames, x) for x in xs]
     collected: list[list[Any]] = [[] for _ in trips]
     for trip in reversed(trips) if params["reverse"] else trips:
         results = translator.evaluate(params["jaxpr"], [*fixed, *carry, *(each[trip] for each in frames)])
         carry, collected[trip] = results[:carries], results[carries:]
-    if not collected:
-        return [*carry, *(np.zeros(shape_of(each), type_of(each)) for each in equation.outvars[carries:])]
     return [*carry, *(translator.trace(_stacked, *ys)[0] for ys in zip(*collected, strict=True))]
 
 
+def _rows(x: Any) -> Any:
+    """Join time and the next axis: a slice of rows is a frame, without a reshape of each frame."""
+    return x.reshape(-1, *x.shape[2:]) if x.ndim > 1 else x
+
+
+def _frames(x: Any) -> list[Any]:
+    return [each.reshape(x.shape[1:]) for each in jnp.split(_rows(x), x.shape[0])]
+
+
 def _stacked(*frames: Any) -> Any:
-    return jnp.stack(frames)
+    return jnp.concatenate(list(map(jnp.atleast_1d, frames))).reshape(len(frames), *frames[0].shape)
 
 
 def outlined(translator: Translator, equation: JaxprEqn, operands: Sequence[Any], label: str, scope: str) -> list[Any]:
@@ -77,21 +86,26 @@ def outlined(translator: Translator, equation: JaxprEqn, operands: Sequence[Any]
     """
     params, length = equation.params, equation.params["length"]
     fixed, initial, xs = Scan.of(equation).split(operands)
-    given, count = [*fixed, *xs], len(initial)
+    given, count = [*fixed, *map(_rows, xs)], len(initial)
     computed = {place: each for place, each in enumerate(given) if not isinstance(each, np.ndarray)}
-    ys = [jnp.zeros(shape_of(each), type_of(each)) for each in equation.outvars[count:]]
+    stacked = [jax.ShapeDtypeStruct(shape_of(each), type_of(each)) for each in equation.outvars[count:]]
 
     def body(trip: Any, computed: Any, carry: Any, ys: Any) -> Any:
         at = length - 1 - trip if params["reverse"] else trip
         now = [jnp.asarray(computed.get(place, each)) for place, each in enumerate(given)][len(fixed) :]
-        frames = [lax.dynamic_index_in_dim(x, at, keepdims=False, allow_negative_indices=False) for x in now]
+        frames = [
+            lax.dynamic_slice_in_dim(x, at * (len(x) // length), len(x) // length, allow_negative_indices=False)
+            for x in now
+        ]
+        frames = [each.reshape(shape_of(x)[1:]) for each, x in zip(frames, xs, strict=True)]
         with jax.named_scope(scope):
             known = [computed.get(place, each) for place, each in enumerate(fixed)]
             results = translator.evaluate(params["jaxpr"], [*known, *carry, *frames])
         results = list(map(jnp.asarray, results))
+        new = [jnp.atleast_1d(each) for each in results[count:]]
         ys = [
-            lax.dynamic_update_index_in_dim(y, each, at, 0, allow_negative_indices=False)
-            for y, each in zip(ys, results[count:], strict=True)
+            lax.dynamic_update_slice_in_dim(y, each, at * each.shape[0], 0, allow_negative_indices=False)
+            for y, each in zip(ys, new, strict=True)
         ]
         return trip + 1, computed, results[:count], ys
 
@@ -103,9 +117,10 @@ def outlined(translator: Translator, equation: JaxprEqn, operands: Sequence[Any]
         jitted = jax.jit(function)
         return lambda carry: jitted(*carry)
 
+    ys = [_rows(jnp.zeros(each.shape, each.dtype)) for each in stacked]
     start = np.int32(0), computed, list(map(jnp.asarray, initial)), ys
     _, _, carry, ys = while_loop(function_of(condition), function_of(body), start)
-    return [*carry, *ys]
+    return [*carry, *(y.reshape(each.shape) for y, each in zip(ys, stacked, strict=True))]
 
 
 @SMALL.add("recurrent_layer")

@@ -36,6 +36,11 @@ def _is_not_above(x: Any, y: Any) -> Any:
     return ~_is_below(y, x)
 
 
+@of_arrays(SMALL, "rsqrt")
+def _reciprocal_root(x: Any) -> Any:
+    return lax.integer_pow(lax.sqrt(x), -1)
+
+
 @of_arrays(SMALL, "cbrt")
 def _cube_root(x: Any) -> Any:
     """Return the power of 1/3 of the magnitude, after a step of Newton's method, with the sign of the operand."""
