@@ -193,6 +193,7 @@ CASES = {
     )
 }
 QUICK = ["flipped", "instance_norm", "attention", "excited", "parts"]
+THOROUGH = ["backwards", "sums", "linear_attention", "layers", "heads", "associated"]
 RECURRENT = {"backwards", "flipped", "parts", "sums"}
 
 
@@ -200,7 +201,7 @@ def bounded(name, **options):
     return jaxrnn.bounded({**CASES, **CONSTRUCTS}[name], X, axes=0, **options)
 
 
-@pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], QUICK))
+@pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], QUICK, THOROUGH))
 def test_a_bound_longer_than_the_recording_changes_nothing(name):
     for block in (None, 4):
         live = bounded(name, future=WHOLE, past=WHOLE, block=block)
@@ -230,7 +231,8 @@ def expected(name, x, future, past, block):
 
 
 @pytest.mark.parametrize(
-    "name", of_tiers([name for name in CASES if name not in ("global_norms", "turned_norm")], QUICK)
+    "name",
+    of_tiers([name for name in CASES if name not in ("global_norms", "turned_norm")], QUICK, [*THOROUGH[:2], "peak"]),
 )
 def test_each_block_sees_what_the_definition_says(name):
     for future, block in ((0, 1), (2, 1), (3, 4), (5, 2)):
@@ -241,7 +243,7 @@ def test_each_block_sees_what_the_definition_says(name):
 
 
 @pytest.mark.parametrize(("future", "block"), of_tiers([(0, None), (1, 1), (5, 4), (16, 7)], [(5, 4)], []))
-@pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], QUICK))
+@pytest.mark.parametrize("name", of_tiers([*CASES, *CONSTRUCTS], QUICK, THOROUGH))
 def test_streams_are_exact(name, future, block):
     check(bounded(name, future=future, past=6, block=block), X, axes=0, lengths=(1, 6, 11))
 
@@ -253,9 +255,7 @@ ALL_LENGTHS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "future", "block"), of_tiers(ALL_LENGTHS, [("attention", 5, 7)], [("instance_norm", 1, 4)])
-)
+@pytest.mark.parametrize(("name", "future", "block"), of_tiers(ALL_LENGTHS, [("attention", 5, 7)], []))
 def test_all_lengths(name, future, block):
     """The stream for all lengths of 0 to 40 frames and four schedules of pulses, and gradients of some, in float64."""
     with jax.enable_x64(True):
@@ -277,7 +277,7 @@ def test_all_lengths(name, future, block):
             np.testing.assert_allclose(slope(run_)(x[:frames]), slope(live)(x[:frames]), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("first", of_tiers(range(0, 40, 2), [0], [2, 4]))
+@pytest.mark.parametrize("first", of_tiers(range(0, 40, 2), [0], []))
 def test_programs_at_random(first):
     """Limit, stream and definition of random programs: see `stream_fuzzing.offline`."""
     found = campaign.run(0, first, 2, bounded=True)
@@ -480,7 +480,7 @@ def flat_peak(x):
     return (flat / jnp.abs(flat).max()).reshape(x.shape)
 
 
-@pytest.mark.parametrize("function", of_tiers([group_norm, flat_peak], [group_norm]))
+@pytest.mark.parametrize("function", of_tiers([group_norm, flat_peak], [group_norm], []))
 def test_time_joined_with_other_axes_stays_time(function):
     """A frame sees all channels of the frames up to `future`, although no axis of the statistic is time."""
     x = RNG.normal(size=(11, 4)).astype(np.float32)

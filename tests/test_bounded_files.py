@@ -119,7 +119,7 @@ def test_a_student_learns_the_outputs_of_the_teacher(network, tmp_path):
     assert report.ok
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_student_of_sound_learns_in_the_types_that_it_is_given(network, sound):
     """The transforms are those of the waveform, and the compute type reaches its network."""
     enhance = waveform_of(jaxrnn.load(network), "time", **FRAMES)

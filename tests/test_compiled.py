@@ -432,7 +432,7 @@ def test_a_file_has_the_rights_of_any_new_file(small, tmp_path):
 PULSED = {"keyword_net": 2, "wave_net": 64}
 
 
-@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",)))
+@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",), ()))
 def streamed(request, models, tmp_path_factory):
     """A model, the same in pulses, and its compiled file."""
     model = jaxrnn.load(models / f"{request.param}.onnx")

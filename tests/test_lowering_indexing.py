@@ -218,7 +218,7 @@ def test_places_in_an_order():
 FLOATS = [np.float32, np.float16, np.float64]
 
 #: How many are drawn.
-EXAMPLES = of_tiers([25, 60], quick=[25])
+EXAMPLES = of_tiers([25, 60], quick=[25], thorough=[])
 
 
 @st.composite

@@ -20,6 +20,8 @@ from jaxrnn.jaxprs.primitives import PRIMITIVES
 from tools import sweep
 
 LITERT = ["bool", "int8", "int32", "float32"]
+#: Types that a processor has products of, and types that engines lack: all others are nightly in ONNX Runtime.
+THOROUGH = ("bool", "uint8", "int64", "float16", "complex64")
 QUICK = {sweep.OnnxRuntime: ["float32"], sweep.Rewritten: ["int8", "int32", "float32"], sweep.LiteRT: LITERT}
 
 
@@ -29,7 +31,10 @@ def _engines():
         for name in sweep.TYPES:
             if engine is not sweep.OnnxRuntime and name in ("uint64", "float64"):
                 continue  # LiteRT has no case
-            marks = [] if name in quick else [pytest.mark.thorough]
+            later = (
+                pytest.mark.nightly if engine is sweep.OnnxRuntime and name not in THOROUGH else pytest.mark.thorough
+            )
+            marks = [] if name in quick else [later]
             yield pytest.param(engine, name, marks=marks + [needs_litert] * (engine is sweep.LiteRT))
 
 
