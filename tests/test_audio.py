@@ -237,7 +237,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(NETWORKS, ("complex mask",), thorough=("magnitude",)))
+@pytest.mark.parametrize("name", of_tiers(NETWORKS, ("complex mask",), thorough=()))
 def test_networks(name, tmp_path):
     """A network between the transforms equals the pipeline, and so do its stream and its files, for every length."""
     write, options, network = NETWORKS[name]

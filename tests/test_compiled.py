@@ -307,7 +307,7 @@ CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = {}>, is
         (with_token("recv", CHANNEL.format(3)), "the operation 'stablehlo.recv'"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("place", of_tiers(["main", "branch", "function"], ["branch"]))
+@pytest.mark.parametrize("place", of_tiers(["main", "branch", "function"], ["branch"], []))
 def test_code_of_the_host_is_refused_before_anything_is_compiled(small, operation, words, place):
     def change(entries):
         entries["functions/scan_batched"] = with_operation(entries["functions/scan_batched"], operation, place)

@@ -14,7 +14,7 @@ from jax import lax
 from small_models import layers_model
 from test_exports import EXPECTED, Export
 from test_fast_forms import depthwise_model
-from tiers import in_later_tier, of_tiers
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn._jax.context import exact_types
@@ -288,7 +288,7 @@ def test_an_export_for_all_platforms_is_the_function(name):
 
 @pytest.mark.parametrize(
     "name",
-    in_later_tier(["eager", "jit", "vmap", "checkpoint", "scan", "disable_jit"], ["eager", "scan", "disable_jit"]),
+    of_tiers(["eager", "jit", "vmap", "checkpoint", "scan", "disable_jit"], ["jit", "vmap", "checkpoint"], ["scan"]),
 )
 def test_transformations(name):
     """Values and derivatives of first and second order, forward and reverse, and no compilation in a second call."""

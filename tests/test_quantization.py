@@ -133,7 +133,7 @@ def byte_names(kinds):
     return " x ".join(kind.__name__ for kind in kinds)
 
 
-PAIRS = [pytest.param((a, b), marks=[pytest.mark.thorough] * (a is b)) for a in BYTES for b in BYTES]
+PAIRS = [pytest.param((a, b), marks=[pytest.mark.nightly] * (a is b)) for a in BYTES for b in BYTES]
 
 
 @pytest.mark.parametrize("kinds", PAIRS, ids=byte_names)
@@ -170,7 +170,7 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("kinds", [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)], ids=byte_names)
-@pytest.mark.parametrize("window", of_tiers(WINDOWS, ("groups",)))
+@pytest.mark.parametrize("window", of_tiers(WINDOWS, ("groups",), ()))
 def test_convolutions(window, kinds):
     rng = np.random.default_rng(6)
     shape_x, shape_w, attributes = WINDOWS[window]

@@ -264,7 +264,7 @@ def test_values(name):
     check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 6, 23), chunkings=((1,), (5, 1)))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", of_tiers(FACTS, ["with look-ahead", "chunks"], thorough=()))
 def test_facts(name):
     streamed = jaxrnn.stream(CASES[name], EXAMPLE, axes=0)

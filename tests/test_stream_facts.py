@@ -216,7 +216,7 @@ FILES = sorted(
 EDGES = [name for name in FILES if name.startswith(("speech/edge", "speech/interp"))]
 
 
-@pytest.mark.parametrize("name", of_tiers(FILES, EDGES[::2], FILES[::8]))
+@pytest.mark.parametrize("name", of_tiers(FILES, EDGES[::2], FILES[::16]))
 def test_facts_of_files(name):
     """Measured in ONNX Runtime."""
     model, options = jaxrnn.load(MODELS / f"{name}.onnx"), dict(OPTIONS.get(name, {}))

@@ -156,7 +156,7 @@ def test_frames_by_number_that_do_not_exist(dtype):
 
 
 @pytest.mark.parametrize("pad", [0.0, -0.0])
-@pytest.mark.parametrize("scale", of_tiers([2, -2, np.inf, -np.inf, 0], [-2], [2, -np.inf]))
+@pytest.mark.parametrize("scale", of_tiers([2, -2, np.inf, -np.inf, 0], [-2], []))
 def test_the_sign_of_zeros_in_front(scale, pad):
     def function(x):
         wide = x.astype(jnp.float32) * jnp.float32(scale)

@@ -236,7 +236,7 @@ def test_totals_of_repeated_frames_that_look_ahead(rate, ahead):
 FLOAT8 = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz", "float8_e5m2"]
 
 
-@pytest.mark.parametrize("dtype", of_tiers(FLOAT8, FLOAT8[:1], FLOAT8[1:2]))
+@pytest.mark.parametrize("dtype", of_tiers(FLOAT8, FLOAT8[:1], []))
 def test_extremes_of_floats_without_infinity(dtype):
     def function(x):
         x = x.astype(dtype)
