@@ -35,7 +35,7 @@ def sound():
     return {"samples": np.random.default_rng(3).normal(size=230).astype(np.float32)}
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_future_of_frames_bounds_a_network_over_spectra(network, sound):
     """Streams are exact, delays include the window, and a future as long as the recording changes nothing."""
     enhance = waveform_of(jaxrnn.load(network), "time", **FRAMES)
@@ -68,11 +68,16 @@ def test_commands_bound_a_network_over_spectra(network, sound, tmp_path):
         np.testing.assert_allclose(written["audio"], expected, atol=1e-6)
     exported = call_json("export", network, *options, "--rate", 8_000, "-o", tmp_path / "live.onnx", "--verify")
     assert exported["latency_ms"] == 8
+    call("stream", network, *STFT, "--random", "--block", 2, status=2)
+
+
+@pytest.mark.nightly
+def test_bounds_of_other_commands(network, tmp_path):
+    options = (*STFT, "--future", 3, "--block", 1)
     call("compile", network, *options, "-o", tmp_path / "live.jaxrnn")
     assert jaxrnn.load_compiled(tmp_path / "live.jaxrnn").spec.delay == {"audio": 56}
     profiled = call_json("profile", network, *options)
     assert "lstm" in [row["name"] for row in profiled["rows"]]
-    call("stream", network, *STFT, "--random", "--block", 2, status=2)
 
 
 def teaching(network, tmp_path, **keys):
@@ -119,7 +124,7 @@ def test_a_student_learns_the_outputs_of_the_teacher(network, tmp_path):
     assert report.ok
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_student_of_sound_learns_in_the_types_that_it_is_given(network, sound):
     """The transforms are those of the waveform, and the compute type reaches its network."""
     enhance = waveform_of(jaxrnn.load(network), "time", **FRAMES)
@@ -243,7 +248,7 @@ def test_an_evaluation_bounds_the_system(network, tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text(yaml.safe_dump(settings))
     found = {}
-    for future, block in ((3, 1), (1, 1), (64, None)):
+    for future, block in ((3, 1), (64, None)):
         bounds = ("--set", f"system.stream.future={future}", "--set", f"system.stream.block={block or 'null'}")
         out = tmp_path / f"{future}_{block}"
         call("evaluate", path, *bounds, "--set", f"out={out}")
@@ -257,7 +262,7 @@ def test_an_evaluation_bounds_the_system(network, tmp_path):
                 output = function(enhance.params, {"samples": noisy})["audio"]
                 expected.append(si_sdr(np.asarray(output), clean))
             np.testing.assert_allclose(found[future, block], sorted(expected), atol=1e-3)
-    assert len(set(map(tuple, found.values()))) == 3
+    assert found[3, 1] != found[64, None]
     # Kept results are not those of another future or block.
     for change in ("future=1", "block=2"):
         other = ("--set", f"out={tmp_path / '3_1'}", "--set", f"system.stream.{change}")

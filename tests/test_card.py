@@ -33,7 +33,7 @@ def front_of(text):
             "filter_net.onnx",
             ("--rate", "100"),
             dict.fromkeys(("mask", "coefs", "snr"), 20.0),
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.nightly,
         ),
     ],
 )

@@ -166,9 +166,10 @@ STREAMS = {
 QUICK = [name for name, (_, words) in STREAMS.items() if words]
 QUICK += ["a first number of uint8", "positions that overflow", "a product that overflows", "a length that is constant"]
 QUICK += ["weights in int8"]
+THOROUGH = ["a limit of int32", "the deviation of float16", "lengths in uint8"]
 
 
-@pytest.mark.parametrize("name", of_tiers(STREAMS, QUICK))
+@pytest.mark.parametrize("name", of_tiers(STREAMS, QUICK, THOROUGH))
 def test_streams(name):
     """A stream is right beyond the range of a type, or refused."""
     function, words = STREAMS[name]

@@ -282,7 +282,8 @@ def test_mistakes(offline, tmp_path, mistake):
     ("name", "options", "pulse"),
     of_tiers(
         [("keyword_net", ("--pulse", 4), 4), ("wave_net", (), 64)],
-        [("keyword_net", ("--pulse", 4), 4)],
+        [("wave_net", (), 64)],
+        [],
     ),
 )
 def test_says_what_it_wrote_and_has_verified(models, tmp_path, name, options, pulse):

@@ -302,6 +302,7 @@ def test_pulses_hold_what_does_not_move(tmp_path):
             ("wave_net", 128, 64, {"clean": 0}),
         ],
         [],
+        [("wave_net", 128, 64, {"clean": 0})],
     ),
 )
 def test_pulses_of_real_models(models, name, pulse, smallest, delay):

@@ -307,7 +307,7 @@ CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = {}>, is
         (with_token("recv", CHANNEL.format(3)), "the operation 'stablehlo.recv'"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("place", of_tiers(["main", "branch", "function"], ["branch"]))
+@pytest.mark.parametrize("place", of_tiers(["main", "branch", "function"], ["branch"], []))
 def test_code_of_the_host_is_refused_before_anything_is_compiled(small, operation, words, place):
     def change(entries):
         entries["functions/scan_batched"] = with_operation(entries["functions/scan_batched"], operation, place)
@@ -432,7 +432,7 @@ def test_a_file_has_the_rights_of_any_new_file(small, tmp_path):
 PULSED = {"keyword_net": 2, "wave_net": 64}
 
 
-@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",)))
+@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",), ()))
 def streamed(request, models, tmp_path_factory):
     """A model, the same in pulses, and its compiled file."""
     model = jaxrnn.load(models / f"{request.param}.onnx")

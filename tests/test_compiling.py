@@ -208,8 +208,7 @@ def phase_model():
     return make_model(graph_of(nodes, {"real": spectrum, "imag": spectrum}, {"phase": spectrum}))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("frames", [1, 17, 64])
+@pytest.mark.parametrize("frames", of_tiers([1, 17, 64], [], [17]))
 def test_the_phase_of_a_complex_network(frames):
     """In all the ways that the package compiles a model by itself, and under the user's own jit."""
     model = jaxrnn.load(phase_model())

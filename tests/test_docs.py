@@ -471,7 +471,7 @@ def test_facts_that_are_known(name, facts):
     assert read_page(PAGE.read_text(encoding="utf-8"))["", name][1] == facts
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_trial_finds_the_rules_of_streams():
     found = try_operators([("", "Floor"), ("", "LSTM"), ("", "MaxPool")], {})
     assert all(evidence is not None and evidence.missing == () for evidence in found.values())

@@ -81,8 +81,7 @@ def test_silero_is_its_reference_however_it_is_cut(models, audio):
     np.testing.assert_allclose(whole[name], alone[name], atol=1e-5)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("chunk", [128, 1280, 100_000])
+@pytest.mark.parametrize("chunk", of_tiers([128, 1280, 100_000], [], [1280]))
 def test_the_packaged_denoiser_in_chunks_is_what_the_demo_gives(chunk):
     """Recordings of one sample, of less than a hop, that end where a chunk does, and one hop before it."""
     recordings = [sound(length, seed=length) for length in (1, 100, 1280, 1152, 2560, 3001)]
@@ -96,7 +95,7 @@ def test_the_packaged_denoiser_in_chunks_is_what_the_demo_gives(chunk):
     ("name", "pulse", "shapes"),
     [
         pytest.param("filter_net", 1, {"feat_erb": (32,), "feat_spec": (2, 96)}, marks=pytest.mark.nightly),
-        pytest.param("keyword_net", 2, {"samples": (40,)}, marks=pytest.mark.thorough),
+        pytest.param("keyword_net", 2, {"samples": (40,)}, marks=pytest.mark.nightly),
     ],
 )
 def test_an_offline_model_in_chunks_is_the_model_on_the_whole_recording(models, name, pulse, shapes):

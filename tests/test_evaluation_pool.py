@@ -106,6 +106,7 @@ class Dying:
         return [unit.index, os.getpid()]
 
 
+@pytest.mark.thorough
 def test_units_beside_one_that_brings_down_processes_are_computed(monkeypatch):
     """All units in flight fail with a process; only the one at fault is rows with errors."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)

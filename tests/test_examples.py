@@ -169,8 +169,7 @@ def run(example: str, *arguments: Path, status: int = 0) -> str:
     return ran.output
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("example", of_tiers(["dtln_denoise", "gtcrn_denoise"], ("dtln_denoise",)))
+@pytest.mark.parametrize("example", of_tiers(["dtln_denoise", "gtcrn_denoise"], (), ("dtln_denoise",)))
 def test_denoisers_write_a_recording(example, models, audio, tmp_path):
     short, out = tmp_path / "short.wav", tmp_path / "out.wav"
     soundfile.write(short, read(audio / "noisy_16k.wav")[:4_000], 16_000)
@@ -245,7 +244,7 @@ def test_a_streamed_network_says_what_does_not_fit(models, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("frames", "pulse"), of_tiers([(33, 4), (1, 5)], [(1, 5)]))
+@pytest.mark.parametrize(("frames", "pulse"), of_tiers([(33, 4), (1, 5)], [(1, 5)], []))
 def test_a_streamed_module_has_the_outputs_and_gradients_of_the_module(frames, pulse):
     said = run("stream_flax_module", "--frames", frames, "--pulse", pulse)
     assert len(differences(said)) == 2
@@ -317,7 +316,7 @@ def test_a_streamed_function_takes_blocks_of_any_size(seconds):
     assert max(differences(said)) < 1e-3
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_examples_of_streaming_see_a_difference(monkeypatch):
     """The comparison is one: with a frame out of place, an example fails."""
     wrong = property(lambda self: {"spectra": 0, "level": None})

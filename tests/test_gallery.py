@@ -106,7 +106,7 @@ def test_what_was_made_comes_first_and_the_home_page_plays_it():
     assert "*No sounds here: they need a model.*" in gallery.home(absent, sounds="sounds")
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_a_denoiser_streams_what_it_gives_at_once(tmp_path):
     items = streamed.make(tmp_path)
     check_files(tmp_path, items)

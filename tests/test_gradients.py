@@ -76,7 +76,7 @@ def gradient_of(load, inputs_of):
 OTHERS = [name for name in MODELS if name not in PYTORCH]
 
 
-@pytest.mark.parametrize("name", of_tiers(OTHERS, [], OTHERS[:2]))
+@pytest.mark.parametrize("name", of_tiers(OTHERS, [], OTHERS[:1]))
 def test_networks(gradient_of, name):
     """Gradients of a whole network, of parameters and inputs (its state is among them), against forward mode, which
     sees every entry, and that against differences.

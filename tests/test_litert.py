@@ -149,7 +149,10 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("engine", [sweep.Rewritten, pytest.param(sweep.LiteRT, marks=needs_litert)])
+ENGINES = [sweep.Rewritten, pytest.param(sweep.LiteRT, marks=needs_litert)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_equals_jax(name, engine):
     """As a file, and as the program that is converted."""
@@ -168,13 +171,13 @@ def test_an_operation_equals_jax(name, engine):
         np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5 * scale if value.dtype == np.float32 else 0)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("divide", [lax.div, lax.rem])
-def test_integers_divided_by_an_input(divide):
+def test_integers_divided_by_an_input(divide, engine):
     """Also by 0 and by -1, for which other programs end."""
     x, y = np.int32([7, -7, 5, -(2**31), 9]), np.int32([2, 2, 0, -1, -4])
-    for engine in [sweep.Rewritten, *([sweep.LiteRT] if not needs_litert.args[0] else [])]:
-        found = engine().run(lambda each: {"z": divide(each["x"], each["y"])}, {"x": x, "y": y})
-        np.testing.assert_array_equal(found["z"], divide(x, y))
+    found = engine().run(lambda each: {"z": divide(each["x"], each["y"])}, {"x": x, "y": y})
+    np.testing.assert_array_equal(found["z"], divide(x, y))
 
 
 @needs_litert
@@ -266,10 +269,8 @@ def stepper_of(path):
     [
         "dtln_1",
         "keyword_net",
-        *(
-            pytest.param(name, marks=pytest.mark.thorough)
-            for name in ("gtcrn", "filter_net", "wave_net", "speech/crn_lstm_qop_script", "speech/rnnoise_script")
-        ),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("gtcrn", "wave_net", "speech/rnnoise_script")),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("filter_net", "speech/crn_lstm_qop_script")),
     ],
 )
 def test_a_model_equals_its_recordings(name, models, tmp_path):
@@ -402,14 +403,14 @@ def test_weights_of_16_bits(models, tmp_path, monkeypatch):
     for name in ("ai_edge_quantizer", "ai_edge_quantizer.quantizer"):
         monkeypatch.setitem(sys.modules, name, None)
     size, path = {}, tmp_path / "step.tflite"
-    for name, exclude in (("filter_net", ()), ("dtln_1", ()), ("dtln_1", ("lstm", "dense"))):
+    for name, exclude in (("keyword_net", ()), ("dtln_1", ()), ("dtln_1", ("lstm", "dense"))):
         stepper, params, model = stepper_of(models / f"{name}.onnx")
         for quantize in (None, "float16") if not exclude else ("float16",):
             export_litert(stepper, params, path, quantize=quantize and Quantization(quantize, exclude))
             assert verify_export(stepper, params, path, offline=model).ok
             size[name, quantize, exclude] = path.stat().st_size
     plain, shared, whole, half, none = size.values()
-    assert shared < 0.65 * plain
+    assert shared < 0.7 * plain
     assert half < 0.55 * whole
     assert none > 0.99 * whole
     with pytest.raises(MissingPackageError, match=r"jaxrnn\[litert\]"):

@@ -55,7 +55,7 @@ def test_integers_wrap_around(dtype):
     verify_lowering(lambda x: [each(x) for each in unary], integers(dtype))
 
 
-@pytest.mark.parametrize("dtype", of_tiers(INTEGERS, ["int8", "int64", "uint64"]))
+@pytest.mark.parametrize("dtype", of_tiers(INTEGERS, ["int8", "int64", "uint64"], ["uint16"]))
 def test_reductions_of_integers_wrap_around(dtype):
     """Sums and products beyond the type, and extremes beyond the digits of floats, along any axes."""
     x = np.random.default_rng(0).permutation(np.resize(integers(dtype), 24)).reshape(2, 3, 4) | np.array(1, dtype)

@@ -133,7 +133,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.parametrize("programs", of_tiers([20, 60], quick=[], thorough=[20]))
+@pytest.mark.parametrize("programs", of_tiers([10, 60], quick=[], thorough=[10]))
 def test_random_graphs(programs):
     # Smaller programs are searched for by hand: each is compiled.
     @settings(max_examples=programs, deadline=None, database=None, phases=[Phase.generate])

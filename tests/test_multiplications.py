@@ -84,10 +84,13 @@ def test_ordinary_convolutions_stay_single_nodes():
 FILES = multiplications.names_in(MODELS)
 #: Networks that LiteRT multiplied 127, 26 and 1.7 times as often as necessary.
 TRANSPOSED = ["speech/convstft_center_script", "wave_net", "speech/unet_script"]
+#: Networks of different kinds: grouped and resized convolutions, recurrent layers along time and frequency.
+OTHERS = ["dual_path_net", "filter_net", "gtcrn", "exports/keras_conv_gru"]
+OTHERS += [f"speech/{name}" for name in ("keras_frequency_bigru", "interp_lin_script")]
 
 
 @pytest.mark.parametrize("engine", ["ONNX", pytest.param("LiteRT", marks=needs_litert)])
-@pytest.mark.parametrize("name", of_tiers(FILES, [each for each in TRANSPOSED if each in FILES]))
+@pytest.mark.parametrize("name", of_tiers(FILES, {*TRANSPOSED} & {*FILES}, {*OTHERS} & {*FILES}))
 def test_networks(name, engine, models, tmp_path):
     found = multiplications.counted(models, name, tmp_path, [engine])
     file = found.files[engine]

@@ -456,7 +456,7 @@ def fixed(proto: onnx.ModelProto, sizes: dict[str, int]) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("name", of_tiers(["keyword_net", "filter_net", "wave_net"], ["keyword_net"]))
+@pytest.mark.parametrize("name", of_tiers(["keyword_net", "filter_net", "wave_net"], ["keyword_net"], ["wave_net"]))
 def test_networks(models, name):
     """Networks of an open length, fixed to one length and opened, have the numbers of the open file, and stream."""
     path = models / f"{name}.onnx"

@@ -135,7 +135,7 @@ def test_weights_shrink_and_sums_are_wide(case):
     assert products(model.step, wide, model.init(), frame) == {("float32", "float32", "float32")}
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_streams_take_narrow_weights(models):
     model = load(models / "keyword_net.onnx")
     streamed, low = (model.stream("S", None, dtype=dtype) for dtype in (None, "bfloat16"))

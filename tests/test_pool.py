@@ -390,7 +390,7 @@ PULSED = {
 }
 
 
-@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",)))
+@pytest.fixture(scope="module", params=of_tiers(PULSED, ("wave_net",), ()))
 def case(request, models):
     return Case(models, request.param, *PULSED[request.param])
 

@@ -229,7 +229,7 @@ def test_hessian_and_mapped_gradients(operator):
         assert_equal(mapped, jnp.stack([gradient(each) for each in points]))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("operator", of_tiers(ROWS, ("GRU",), thorough=()))
 def test_frames_that_do_not_exist(operator):
     """They have no gradient; a row without frames hands its initial state's on; a sequence of none has no other."""

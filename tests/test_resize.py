@@ -169,7 +169,9 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(STREAMS, ["every third", "sizes", "version 10"]))
+@pytest.mark.parametrize(
+    "name", of_tiers(STREAMS, ["every third", "sizes", "version 10"], ["cubic", "nearest, a neighbour's"])
+)
 def test_streams(name):
     function, delay = STREAMS[name]
     streamed = check_values(function, (1, 2, 1), 2, lengths=(1, 2, 7), chunkings=((2, 1, 3),))

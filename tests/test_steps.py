@@ -30,7 +30,7 @@ NAMES = tuple(name for name in CASES if name != "silero_vad")
 STEPS = 12
 
 
-@pytest.fixture(scope="module", params=of_tiers(NAMES, ("dtln_1", "predictor_net"), ("silero_vad_16k_op15",)))
+@pytest.fixture(scope="module", params=of_tiers(NAMES, ("dtln_1", "predictor_net"), ()))
 def case(request, models):
     dims, static = CASES[request.param]
     path = models / f"{request.param}.onnx"

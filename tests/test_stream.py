@@ -38,6 +38,7 @@ GRADIENTS = (
     "max pooling",
 )
 QUICK_GRADIENTS = (GRADIENTS[0], GRADIENTS[7], GRADIENTS[12])
+THOROUGH_GRADIENTS = ("parallel resistors", "known at the end", "recurrence on logs", "a forward rule of its own")
 #: Cases whose rules other cases run too.
 COMBINED = (
     "devices that are one",
@@ -106,10 +107,30 @@ COMBINED = (
     "stride 3, dilation 2",
     "transposed by 2",
 )
+#: Combinations of several rules, of which others are nightly.
+THOROUGH = (
+    "devices that are one",
+    "layers with look-ahead in a loop",
+    "while frames are left",
+    "branch",
+    "joined branches",
+    "branches of different delay",
+    "tridiagonal systems",
+    "linear recurrence",
+    "many pads into a recurrence",
+    "recurrence in a loop",
+    "strides of several layers",
+    "transposed with stride",
+    "first and last frames",
+    "known at the end",
+    "mirrored edges",
+    "running softmax",
+    "spectrum of overlapping frames",
+)
 LATER = (*VARIANTS, *COMBINED)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, [name for name in CASES if name not in LATER], COMBINED))
+@pytest.mark.parametrize("name", of_tiers(CASES, [name for name in CASES if name not in LATER], THOROUGH))
 def test_values(name):
     """Delay, look-ahead and receptive field are those of the same trace."""
     case = CASES[name]
@@ -118,7 +139,7 @@ def test_values(name):
     check_facts(case.function, streamed, larger=name in LARGER, something=name not in CONSTANT)
 
 
-@pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK_GRADIENTS, GRADIENTS))
+@pytest.mark.parametrize("name", of_tiers(DIFFERENTIATED, QUICK_GRADIENTS, THOROUGH_GRADIENTS))
 def test_gradients(name):
     case = CASES[name]
     check_gradients(case.function, (20, 3), **{k: v for k, v in case.options.items() if k in _FOR_GRADIENTS})

@@ -264,7 +264,7 @@ def test_values(name):
     check_values(CASES[name], (20, WIDTH), lengths=(0, 1, 6, 23), chunkings=((1,), (5, 1)))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", of_tiers(FACTS, ["with look-ahead", "chunks"], thorough=()))
 def test_facts(name):
     streamed = jaxrnn.stream(CASES[name], EXAMPLE, axes=0)
@@ -324,8 +324,8 @@ def check_recorded(models, name, streamed, params):
             np.testing.assert_allclose(found["y"], arrays[f"{length}.out.y"], atol=2e-6)
 
 
-@pytest.mark.parametrize("name", of_tiers(FILES, FILES[2:3]))
-@pytest.mark.parametrize("pulse", of_tiers([1, 4], [4]))
+@pytest.mark.parametrize("name", of_tiers(FILES, FILES[2:3], FILES[1:2]))
+@pytest.mark.parametrize("pulse", of_tiers([1, 4], [4], []))
 def test_files(models, name, pulse):
     """PyTorch's outputs at every recorded length; one history of keys and one of values."""
     model = jaxrnn.load(models / "speech" / f"{name}.onnx")
@@ -604,7 +604,7 @@ def test_bits_outside_of_a_mask(fill):
         np.testing.assert_array_equal(streamed.run(None, x), jax.jit(function)(x))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_long_chunks():
     numbers = lambda x: jnp.arange(x.shape[0]) // 900  # noqa: E731
     function = lambda x: jnp.where(numbers(x)[:, None] == numbers(x), np.float32(1), 0) @ x  # noqa: E731
@@ -614,7 +614,7 @@ def test_long_chunks():
     np.testing.assert_array_equal(streamed.run(None, x), jax.jit(function)(x))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_pulses_of_any_size():
     """The state of a mask with a long period does not depend on the pulse."""
     function = functools.partial(chunked, size=64, left=1)

@@ -50,7 +50,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(ARCHITECTURES, [], ["BigVGAN", "masked spectrum"]))
+@pytest.mark.parametrize("name", of_tiers(ARCHITECTURES, [], ["masked spectrum"]))
 def test_facts_of_architectures(name):
     case = ARCHITECTURES[name]
     streamed = jaxrnn.stream(case.function, jax.ShapeDtypeStruct((16, WIDTH), np.float32), axes=0, **case.options)
@@ -58,7 +58,7 @@ def test_facts_of_architectures(name):
     assert (streamed.delay, streamed.look_ahead, streamed.receptive_field) == KNOWN[name]
 
 
-@pytest.mark.parametrize("name", of_tiers(ARCHITECTURES, [], [*ARCHITECTURES][:2]))
+@pytest.mark.parametrize("name", of_tiers(ARCHITECTURES, [], ["BigVGAN"]))
 def test_architectures_are_exact(name):
     case = ARCHITECTURES[name]
     least = 7 if "constraints" in case.options else 1
@@ -216,7 +216,7 @@ FILES = sorted(
 EDGES = [name for name in FILES if name.startswith(("speech/edge", "speech/interp"))]
 
 
-@pytest.mark.parametrize("name", of_tiers(FILES, EDGES[::2], FILES[::8]))
+@pytest.mark.parametrize("name", of_tiers(FILES, EDGES[::2], FILES[::16]))
 def test_facts_of_files(name):
     """Measured in ONNX Runtime."""
     model, options = jaxrnn.load(MODELS / f"{name}.onnx"), dict(OPTIONS.get(name, {}))

@@ -126,15 +126,20 @@ SHORT = {
     ),
 }  # fmt: skip
 EXAMPLE = jax.ShapeDtypeStruct((2, 12, WIDTH), np.float32)
+FRAMEWORKS = ["tril of Haiku", "make_causal_mask of Flax", "Transformers, four maps", "Keras, counted"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CAUSAL, ["Transformers, padded", "Keras, the smaller", "other offsets"]))
+@pytest.mark.parametrize(
+    "name", of_tiers(CAUSAL, ["Transformers, padded", "Keras, the smaller", "other offsets"], FRAMEWORKS)
+)
 def test_causal_masks(name):
     """Equal to the function itself on recordings that are not longer than `past`."""
     check_values(CAUSAL[name], EXAMPLE.shape, 1, past=24, reference=CAUSAL[name], chunkings=((1,), (3, 1)))
 
 
-@pytest.mark.parametrize("name", of_tiers(SHORT, ["in int8", "a table of positions", "a table of a mask"]))
+@pytest.mark.parametrize(
+    "name", of_tiers(SHORT, ["in int8", "a table of positions", "a table of a mask"], ["in float16"])
+)
 def test_masks_that_hold_up_to_a_length(name):
     """They stream under a constraint, and without one they are refused, because longer recordings differ."""
     check_refused(

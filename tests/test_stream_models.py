@@ -84,7 +84,7 @@ def test_a_step_has_one_mask_for_all_chunks_of_a_delay(load):
     assert str(jax.make_jaxpr(streamed.step)(*arguments)).count(" = ge ") == 1
 
 
-@pytest.mark.parametrize("name", of_tiers(MODELS, (), ["keyword_net"]))
+@pytest.mark.parametrize("name", of_tiers(MODELS, (), []))
 def test_every_length_and_pulse(load, name, monkeypatch):
     """Streamed equals offline for lengths 1 to 40 (times the strides, and in between) and pulses 1, 2, 3 and 7, with
     NaN in every frame that does not exist. Offline is ONNX Runtime, which needs no compiling for each length."""

@@ -159,24 +159,24 @@ CASES = {
     "a map over queries": (of_each_query, {}),
     "a table from an offset": (rows_from_an_offset, {"constraints": ["S >= 1", "S <= 40"]}),
 }
+#: Cases with several rules each.
+COMBINED = ["a conformer", "sinks of heads", "Transformer-XL", "a table by index"]
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, ["a conformer", "sinks of heads"]))
+@pytest.mark.parametrize("name", of_tiers(CASES, COMBINED[:2], COMBINED))
 def test_values(name):
     function, options = CASES[name]
     lengths = (1 if "S >= 1" in options.get("constraints", ()) else 0, 1, 5, 23)
     check_values(function, (20, 3), lengths=lengths, chunkings=((1,), (5, 1)), **options)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", of_tiers(CASES, (), COMBINED[::2]))
 def test_gradients(name):
     function, options = CASES[name]
     check_gradients(function, (12, 3), length=7, **options)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", of_tiers(CASES, (), COMBINED[::2]))
 def test_exports(name, tmp_path):
     """Steps and flush as ONNX files, in ONNX Runtime."""
     function, options = CASES[name]

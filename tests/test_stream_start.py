@@ -43,9 +43,10 @@ def test_a_network_is_walked_once_for_its_facts_and_once_for_a_step(network, wal
     assert len(walks) == 2
 
 
-@pytest.mark.thorough
-def test_all_states_before_the_first_frame_are_one_small_program_at_most():
-    for name, case in CASES.items():
+@pytest.mark.parametrize("part", of_tiers(range(4), [], [0]))
+def test_all_states_before_the_first_frame_are_one_small_program_at_most(part):
+    for name in [*CASES][part::4]:
+        case = CASES[name]
         options = {key: case.options[key] for key in ("multiple", "constraints") if key in case.options}
         example = jax.ShapeDtypeStruct((20, 3), case.options.get("dtype", np.float32))
         streamed = jaxrnn.stream(case.function, example, axes=case.options.get("axis", 0), pulse=None, **options)

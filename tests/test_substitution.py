@@ -54,7 +54,9 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(FUNCTIONS, ("a name of a package", "correlate of SciPy", "a mask of NumPy")))
+@pytest.mark.parametrize(
+    "name", of_tiers(FUNCTIONS, ("a name of a package", "correlate of SciPy", "a mask of NumPy"), ["np.zeros"])
+)
 def test_streams_are_exact(name):
     function, shape = FUNCTIONS[name]
     x = jax.ShapeDtypeStruct(shape, np.float32)

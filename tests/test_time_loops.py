@@ -236,7 +236,7 @@ CASES = [
     of_tiers(
         [(*case, counter) for counter in ("trip", "own") for case in CASES],
         [(*CASES[4], "trip"), (*CASES[0], "own")],
-        thorough=[*((*case, "trip") for case in CASES[::8]), *((*case, "own") for case in CASES[9::9])],
+        thorough=[*((*case, "trip") for case in CASES[::16]), *((*case, "own") for case in CASES[9::9])],
     ),
 )
 def test_a_loop_over_time_is_a_scan(read, condition, collect, counter):

@@ -316,13 +316,17 @@ def test_a_line_search_evaluates_the_loss_of_the_batch(model):
         ]
         return sum(losses) / np.float32(2)
 
+    @jax.jit
+    def update(params, state):
+        value, gradients = jax.value_and_grad(objective)(params)
+        changes, state = optimizer.update(gradients, state, params, value=value, grad=gradients, value_fn=objective)
+        return optax.apply_updates(params, changes), state
+
     params = dict(model.params)
     with jax.numpy_dtype_promotion("standard"):
         state = optimizer.init(params)
         for _ in range(2):
-            value, gradients = jax.value_and_grad(objective)(params)
-            changes, state = optimizer.update(gradients, state, params, value=value, grad=gradients, value_fn=objective)
-            params = optax.apply_updates(params, changes)
+            params, state = update(params, state)
     assert fitted.history[1]["loss"] < fitted.history[0]["loss"]
     for name, array in params.items():
         np.testing.assert_allclose(fitted.params[name], array, rtol=1e-4, atol=1e-5)

@@ -12,6 +12,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from refusals import check_refused
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.verification import verify
@@ -67,8 +68,8 @@ TOOLS = {
 }
 
 
-@pytest.mark.parametrize("network", ["keyword_net", "filter_net"])
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("network", of_tiers(["keyword_net", "filter_net"], ["keyword_net"], []))
+@pytest.mark.parametrize("tool", of_tiers(TOOLS, [tool for tool in TOOLS if tool != "basic"], []))
 def test_a_network_as_a_tool_writes_it(tool, network, models, tmp_path):
     path, out = str(models / f"{network}.onnx"), tmp_path / "written.onnx"
     TOOLS[tool](path, out)

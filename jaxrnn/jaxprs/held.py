@@ -28,7 +28,7 @@ _CACHED = type(functools.cache(len))
 #: Packages whose classes and functions hold no cache of a module.
 _LIBRARIES = frozenset(
     {"absl", "equinox", "flax", "haiku", "jax", "jaxlib", "jaxrnn", "jaxtyping", "keras", "ml_dtypes", "numpy", "optax"}
-    | {"tensorflow", "torch", "treescope"}
+    | {"_pytest", "tensorflow", "torch", "treescope"}  # an `assert` that pytest rewrites names a module of pytest
 )
 #: Dicts of PyTorch, which the name of a tensor leaves out.
 _INNER = ("_buffers", "_parameters", "_modules")
