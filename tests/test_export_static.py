@@ -109,6 +109,30 @@ def test_transforms_and_named_products_stay_float(quantize, ending, tmp_path):
     check_refused(InputError, "starts with 'decoder'", exported, path, **unknown)
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_only_products_read_rounded_numbers(ending, tmp_path):
+    """Past frames of a convolution, and a term beside a product whose first column is 0, are those of the input."""
+
+    def both(params, inputs):
+        x = inputs["x"][:, :16]
+        taps = params["second"][:3, :, None] * params["first"][None]
+        late = jnp.pad(x, ((2, 0), (0, 0)))
+        layout = ("NHC", "HIO", "NHC")
+        near = jax.lax.conv_general_dilated(late[None], taps, (1,), "VALID", dimension_numbers=layout)
+        none = x @ jnp.where(np.arange(16) > 0, params["first"], 0)
+        return {"near": near[0], "late": late[:-2], "y": x - x * none, "sum": x @ params["first"] + 0.5}
+
+    stream = jaxrnn.stream(both, {"x": jnp.zeros((8, WIDTH))}, axes=0, params=PARAMS, pulse=2)
+    path, x = tmp_path / f"step.{ending}", recording(8, 3.0)["x"]
+    exported(path, stream, quantize=Quantization("static", recordings=RECORDINGS))
+    run = FileRunner(path)
+    (*_, last) = [run({"x": x[at : at + 2]}) for at in range(0, 8, 2)]
+    for name, array in both(PARAMS, {"x": x}).items():
+        assert decibels(last[name], np.asarray(array)[-2:]) > 20
+    np.testing.assert_array_equal(last["y"][:, 0], x[-2:, 0])
+    np.testing.assert_array_equal(last["late"], x[-4:-2, :16])
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_recurrent_layers_and_convolutions(ending, tmp_path, models):

@@ -236,6 +236,17 @@ def test_a_step_and_a_flush_share_large_arrays(options, tmp_path):
     assert jaxrnn.load(moved / "step.onnx").state
 
 
+def test_vectors_of_integers_are_not_shared(tmp_path):
+    """ONNX's inference reads vectors of integers, and no files."""
+    numbers = np.arange(300, dtype=np.int32)
+    streamed = jaxrnn.stream(
+        lambda inputs: {"y": jnp.pad(inputs["x"], (0, 1))[1:, None] + numbers}, {"x": np.zeros(8, np.int32)}, axes=0
+    )
+    files = {"flush": tmp_path / "flush.onnx", "shared_weights": True}
+    jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", **files)
+    assert verify_export(streamed, None, tmp_path / "step.onnx").ok
+
+
 def test_shared_weights_need_a_flush_in_the_same_folder(tmp_path):
     (tmp_path / "other").mkdir()
     for flush in (None, tmp_path / "other" / "flush.onnx"):

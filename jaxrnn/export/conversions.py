@@ -183,6 +183,7 @@ def _quantized(model: ir.Model, exclude: Sequence[str], calls: Sequence[Any] | N
         quantization.quantize_dynamic(_prepared(model), path, sorted(_QUANTISED), per_channel=True)
         result = _shown(ir.load(path))
         if static:
+            _apart(result, frozenset(static))
             reader: Any = _Reader(calls or ())
             quantization.quantize_static(
                 _prepared(result),
@@ -195,6 +196,7 @@ def _quantized(model: ir.Model, exclude: Sequence[str], calls: Sequence[Any] | N
                 reduce_range=True,
             )
             result = ir.load(path)
+            _unrounded(result, frozenset(static))
     _shown(model)
     after = Counter(node.op_type for node in result.graph.all_nodes())
     if not any("Quantize" in name for name in after - before):
@@ -205,6 +207,40 @@ def _quantized(model: ir.Model, exclude: Sequence[str], calls: Sequence[Any] | N
     result.metadata_props.clear()
     result.metadata_props.update(model.metadata_props)
     return result
+
+
+def _apart(model: ir.Model, static: Collection[str | None]) -> None:
+    """Write the sum of a quantised Gemm apart, unless the addend is a constant vector as the quantizer takes it."""
+    for node in [each for each in model.graph if each.op_type == "Gemm" and each.name in static]:
+        added, total = node.inputs[2] if len(node.inputs) > 2 else None, node.outputs[0]
+        weight, vector = constant_of(node.inputs[1]), constant_of(added)
+        if added is None or weight is None:
+            continue
+        columns = weight.shape[0 if "transB" in node.attributes and node.attributes["transB"].as_int() else 1]
+        if vector is not None and vector.shape == (columns,):
+            continue
+        product = ir.node("Gemm", node.inputs[:2], node.attributes, name=node.name)
+        sum_ = ir.node("Add", [product.outputs[0], added], name=f"{node.name}/Add")
+        product.outputs[0].name = f"{total.name}_before"
+        product.outputs[0].type, product.outputs[0].shape = total.type, total.shape
+        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [product, sum_], [total], [sum_.outputs[0]])
+
+
+def _unrounded(model: ir.Model, static: Collection[str | None]) -> None:
+    """Let only quantised nodes read rounded inputs: other nodes, and outputs such as the state, are not rounded."""
+    for node in [each for each in model.graph if each.op_type == "DequantizeLinear"]:
+        rounded, after = node.inputs[0].producer() if node.inputs[0] is not None else None, node.outputs[0]
+        before = None if rounded is None else rounded.inputs[0]
+        maker = None if before is None else before.producer()
+        if before is None or (maker is not None and maker.name in static):
+            continue
+        for user, index in tuple(after.uses()):
+            if user.name not in static:
+                user.replace_input_with(index, before)
+        if after in model.graph.outputs:
+            model.graph.outputs[model.graph.outputs.index(after)] = before
+            before.name, after.name = after.name, f"{after.name}_rounded"
+            before.type, before.shape = after.type, after.shape
 
 
 def _prepared(model: ir.Model) -> onnx.ModelProto:

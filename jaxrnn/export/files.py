@@ -431,9 +431,9 @@ def _write_model(model: ir.Model, path: Path, folder: Path) -> list[Path]:
     is_shared = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
     is_large = not is_shared and sum(0 if tensor is None else tensor.nbytes for tensor in tensors) > LARGEST
     data, written = data_path(path), folder / path.name
-    ir.save(
-        model, written, format="protobuf", external_data=data.name if is_large else None, size_threshold_bytes=SMALL
-    )
+    if is_large:
+        _share([model], folder / data.name)
+    ir.save(model, written, format="protobuf")
     try:
         _check(written, is_large or is_shared, folder / f"{path.name}.inferred")
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -451,7 +451,12 @@ def _share(models: Iterable[ir.Model], written: Path) -> bool:
         for model in models:
             for value in model.graph.initializers.values():
                 tensor = value.const_value
-                if tensor is None or tensor.nbytes <= SMALL:
+                # ONNX's inference reads vectors of integers, which may be sizes or indices, only in the model.
+                if (
+                    tensor is None
+                    or tensor.nbytes <= SMALL
+                    or (len(tensor.shape) < 2 and not tensor.dtype.is_floating_point())
+                ):
                     continue
                 data = tensor.tobytes()
                 if data not in places:
