@@ -45,7 +45,7 @@ MODELS = Path(os.environ.get("JAXRNN_MODELS", ROOT.parent / "shared" / "models")
 
 #: The arguments of `load` and the sizes of open dimensions of a step, by the name of the file.
 ARGUMENTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
-    "silero_vad": ({"static": {"sr": 16000}}, {"sequence": 576}),
+    "silero_vad": ({"static": {"sr": 16000}}, {"input_dim_1": 576}),
     "silero_vad_16k_op15": ({}, {"sequence": 576}),
 }
 #: Networks that are not recorded, with the reason.
