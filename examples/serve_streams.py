@@ -8,12 +8,14 @@ first. The server sends the text ``{"from": F, "lost": L}``: its state has the f
 the frames from F on sends these again, and loses nothing; otherwise the L frames from F to N are lost.
 
 The client sends blocks of frames (``float32``, any number), and receives blocks of outputs: 8 bytes with the number of
-the first frame (``int64``, little-endian), and frames. Every `SECONDS`, the state is saved where all replicas can read
-it, and the client gets ``{"saved": F}``: it may forget the frames before F. The text ``end`` ends the recording; the
-rest of the outputs comes, and ``{"end": T}``.
+the first frame (``int64``, little-endian), and frames. Every `SECONDS`, the server sends ``{"saving": F}``, which the
+client answers with ``got F``: it has all outputs before this message. Then the state is saved where all replicas can
+read it, and the client gets ``{"saved": F}``: it may forget the frames before F. The text ``end`` ends the recording;
+the rest of the outputs comes, and ``{"end": T}``, which the client answers with ``got T``.
 
 If a replica dies, its clients connect again, and go on at another replica. Outputs after the saved state come twice,
-with equal numbers.
+with equal numbers. A replica that Ray stops, as for fewer clients, sends ``{"move": true}`` before: a client that stops
+sending, answers ``move``, and connects again after the end of the connection loses nothing.
 """
 
 import asyncio
@@ -35,12 +37,15 @@ from jaxrnn.demo import PACKAGED
 
 #: Seconds between two saves of a state.
 SECONDS = 1.0
+#: Seconds without a check of health by Ray after which a replica is about to be stopped; several periods of the checks.
+UNWATCHED = 5.0
 #: Streams of a replica, and blocks of outputs that wait for a slow client before its connection ends.
 CAPACITY, BLOCKS = 64, 64
 #: Seconds for a client to answer the end of a connection.
 GOODBYE = 2.0
-#: Codes of a connection that ends: as it should, with frames that do not fit, too slowly read, or the server is full.
-ENDED, UNFIT, SLOW, FULL = 1000, 1003, 1008, 1013
+#: Codes of a connection that ends: as it should, with frames that do not fit, too slowly read, because the replica
+#: stops, or because the server is full.
+ENDED, UNFIT, SLOW, MOVED, FULL = 1000, 1003, 1008, 1012, 1013
 
 app = FastAPI()
 
@@ -60,12 +65,18 @@ class Stream:
         pushed: the frames that the state and the waiting frames have.
         left: the output frames that have left the pool, with those before frame 0.
         outputs: blocks for the client; a number ends the connection with this code.
+        saving: the frames and the state to save when the client has the outputs of these frames; None without a state.
+        ends: the code with which the connection ends after this save; None if the connection goes on.
+        asked: True if the client has been asked to move.
     """
 
     number: int
     pushed: int
     left: int
     outputs: "asyncio.Queue[bytes | str | int]" = field(default_factory=lambda: asyncio.Queue(BLOCKS))
+    saving: tuple[int, dict[str, np.ndarray] | None] | None = None
+    ends: int | None = None
+    asked: bool = False
 
     def end(self, code: int) -> None:
         """End the connection at once; the saved state stays, and the client can go on from there."""
@@ -83,9 +94,10 @@ class Streams:
         states: a folder or URL that all replicas read, for fsspec.
         capacity: the most streams.
         seconds: between two saves of a state.
+        unwatched: seconds without a check of health after which clients are asked to move.
     """
 
-    def __init__(self, states: str, capacity: int = CAPACITY, seconds: float = SECONDS):
+    def __init__(self, states: str, capacity: int = CAPACITY, seconds: float = SECONDS, unwatched: float = UNWATCHED):
         self._files, self._folder = fsspec.url_to_fs(states)
         self._files.makedirs(self._folder, exist_ok=True)
         self._seconds, (streamed, params) = seconds, denoiser()
@@ -94,12 +106,17 @@ class Streams:
         self._delay = self._output.delay or 0
         self._streams: dict[int, Stream] = {}
         self._waiting = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._watched, self._unwatched = time.monotonic(), unwatched
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def check_health(self) -> None:
+        """Note that Ray watches the replica: Ray no longer does when it stops the replica, and calls nothing else."""
+        self._watched = time.monotonic()
 
     @app.websocket("/{name}")
     async def connect(self, socket: WebSocket, name: str, next: int = 0) -> None:
         """Serve a client until it ends, leaves, or is too slow."""
-        self._task = self._task or asyncio.create_task(self._run())
+        self._tasks = self._tasks or [asyncio.create_task(each) for each in (self._run(), self._watch())]
         await socket.accept()
         saved = await asyncio.to_thread(self._load, name)
         begin, left = (0, 0) if saved is None else (int(saved.pop(each)) for each in ("frames", "left"))
@@ -110,7 +127,7 @@ class Streams:
         self._streams[stream.number] = stream
         await socket.send_text(json.dumps({"from": begin, "lost": max(next - begin, 0)}))
         tasks = [
-            asyncio.create_task(each) for each in (self._receive(socket, stream), self._send(socket, name, stream))
+            asyncio.create_task(each) for each in (self._receive(socket, name, stream), self._send(socket, stream))
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -124,8 +141,8 @@ class Streams:
             del self._streams[stream.number]
             self._pool.close(stream.number)
 
-    async def _receive(self, socket: WebSocket, stream: Stream) -> None:
-        """Push the blocks of a client, and flush at the end."""
+    async def _receive(self, socket: WebSocket, name: str, stream: Stream) -> None:
+        """Push the blocks of a client, save states whose outputs it has, and flush at the end."""
         while True:
             message = await socket.receive()
             if message["type"] == "websocket.disconnect":
@@ -139,26 +156,40 @@ class Streams:
                     continue
                 stream.pushed += len(frames)
                 self._waiting.set()
-            elif message.get("text") == "end":
-                self._step()
+            elif (text := message.get("text")) == "move":
+                await self._step()
+                stream.ends = MOVED
+                self._ask(stream)
+            elif text == "end":
+                await self._step()
                 rest = self._pool.flush(stream.number)[self._output.name]
+                stream.ends, stream.saving = ENDED, (stream.pushed, None)
                 self._deliver(stream, rest)
                 self._deliver(stream, json.dumps({"end": stream.pushed}))
-                self._deliver(stream, ENDED)
+            elif stream.saving is not None and text == f"got {stream.saving[0]}":
+                (frames, state), stream.saving = stream.saving, None
+                if state is None:
+                    await asyncio.to_thread(self._forget, name)
+                else:
+                    await asyncio.to_thread(self._save, name, state)
+                    self._deliver(stream, json.dumps({"saved": frames}))
+                if stream.ends is not None:
+                    self._deliver(stream, stream.ends)
 
-    async def _send(self, socket: WebSocket, name: str, stream: Stream) -> None:
-        """Deliver outputs, and then save the state: a state has no frame whose output the client lacks."""
-        saved = time.monotonic()
+    def _ask(self, stream: Stream) -> None:
+        """Ask whether a client has all outputs; the state of this moment is saved when it answers."""
+        counts = {"frames": np.asarray(stream.pushed), "left": np.asarray(stream.left)}
+        stream.saving = stream.pushed, {**self._pool.state(stream.number), **counts}
+        self._deliver(stream, json.dumps({"saving": stream.pushed}))
+
+    async def _send(self, socket: WebSocket, stream: Stream) -> None:
+        """Deliver outputs, and ask from time to time: no saved state has a frame whose output the client lacks."""
+        asked = time.monotonic()
         while not isinstance(block := await stream.outputs.get(), int):
             await (socket.send_text(block) if isinstance(block, str) else socket.send_bytes(block))
-            if stream.outputs.empty() and time.monotonic() - saved > self._seconds:
-                frames, state = stream.pushed, self._pool.state(stream.number)
-                counts = {"frames": np.asarray(frames), "left": np.asarray(stream.left)}
-                await asyncio.to_thread(self._save, name, {**state, **counts})
-                await socket.send_text(json.dumps({"saved": frames}))
-                saved = time.monotonic()
-        if block == ENDED:
-            await asyncio.to_thread(self._forget, name)
+            if stream.saving is None and stream.ends is None and time.monotonic() - asked > self._seconds:
+                self._ask(stream)
+                asked = time.monotonic()
         await socket.close(block)
 
     async def _run(self) -> None:
@@ -166,12 +197,24 @@ class Streams:
         while True:
             await self._waiting.wait()
             self._waiting.clear()
-            self._step()
+            await self._step()
 
-    def _step(self) -> None:
+    async def _watch(self) -> None:
+        """Ask the clients to move when the replica is about to be stopped."""
+        while True:
+            await asyncio.sleep(self._unwatched / 10)
+            stops = time.monotonic() - self._watched > self._unwatched
+            for stream in self._streams.values():
+                if stops and not stream.asked:
+                    stream.asked = True
+                    self._deliver(stream, json.dumps({"move": True}))
+
+    async def _step(self) -> None:
+        """Run until no pulse waits; outputs leave after each round, so that a queue is full only for a slow client."""
         while results := self._pool.run():
             for number, outputs in results.items():
                 self._deliver(self._streams[number], outputs[self._output.name])
+            await asyncio.sleep(0)
 
     def _deliver(self, stream: Stream, block: np.ndarray | str | int) -> None:
         """Queue a block for a client, without the frames before frame 0; end the connection of a slow client."""
