@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from jax import lax
 from refusals import check_refused
 from tiers import of_tiers
@@ -651,12 +652,26 @@ def test_a_pool_compiles_before_its_streams_need_it(monkeypatch):
     """The run and the flush are compiled when the pool is made, and before it grows; later calls compile nothing."""
     streamed = stream_of(lambda x: jnp.tanh(jnp.cumsum(x)), (9,), 4)
     pool = StreamPool(streamed, None, 2)
+
+    def check_ready():
+        with compilations() as compiled:
+            for count in range(1, 1 + pool.capacity):  # a stream begins before the first run, and after
+                stream = pool.open(state=state if count == pool.capacity else None)
+                for each in range(stream - count + 1, stream + 1):
+                    pool.push(each, {"x": np.ones(4, np.float32)})
+                assert [outputs["y"].shape for outputs in pool.run().values()] == [(4,)] * count
+            pool.reset(stream)
+            assert pool.flush(stream, {"x": np.ones(1, np.float32)})["y"].shape == (1,)
+        assert not compiled
+
+    state = pool.state(pool.open())
+    pool.close(0)
+    check_ready()
+    for stream in (1, 2):
+        pool.close(stream)
+    pool.grow(3)
+    check_ready()
     monkeypatch.setattr(jaxrnn.Streamed, "step", None)  # which a compilation would trace
-    stream = pool.open()
-    for _ in range(2):
-        pool.push(stream, {"x": np.ones(4, np.float32)})
-        assert pool.run()[stream]["y"].shape == (4,)
-    assert pool.flush(stream, {"x": np.ones(1, np.float32)})["y"].shape == (1,)
     unready = StreamPool(streamed, None, 2, warm=False)
     unready.push(unready.open(), {"x": np.ones(4, np.float32)})
     with pytest.raises(TypeError):

@@ -70,10 +70,10 @@ class _Streams(NamedTuple):
         """Return the streams with a slot at its first state, and without waiting frames."""
         return self._replace(starts={**self.starts, entry.slot: entry.start}, waiting=self.waiting.without(entry.slot))
 
-    def state_of(self, entry: _Open) -> State:
-        """Return the state of a stream."""
+    def state_of(self, entry: _Open) -> dict[str, np.ndarray]:
+        """Return the state of a stream on the host."""
         start = self.starts.get(entry.slot)
-        return self.loaded.functions["take"](self.states, np.int32(entry.slot)) if start is None else start
+        return _on_host(self.loaded.functions["take"](self.states, np.int32(entry.slot)) if start is None else start)
 
 
 class StreamPool:
@@ -208,7 +208,8 @@ class StreamPool:
             with exact_types():
                 states = loaded.blank(now.capacity) if now.states is None else now.states
                 loaded.functions["run"](states, now.waiting.pulses(), np.zeros(now.capacity, bool))
-                loaded.stream.warm_up_flush(loaded.functions["take"](states, np.int32(0)), now.waiting.zeros)
+                loaded.functions["clear"](loaded.blank(now.capacity), loaded.first, np.int32(0))
+                loaded.stream.warm_up_flush(_on_host(loaded.functions["take"](states, np.int32(0))), now.waiting.zeros)
         return loaded
 
     def grow(self, capacity: int) -> None:
@@ -488,7 +489,7 @@ def _grown(now: _Streams, capacity: int) -> _Streams:
 def _continued(now: _Streams, entry: _Open, state: Arrays, allow_nan: bool) -> _Streams:
     """Return the streams with a moved state in a slot, and the frames that waited."""
     with exact_types():
-        moved, waiting = moved_state(now.loaded.stream.spec, entry.start, state, allow_nan=allow_nan)
+        moved, waiting = moved_state(now.loaded.stream.spec, _on_host(entry.start), state, allow_nan=allow_nan)
     now = now._replace(starts={**now.starts, entry.slot: _placed(moved)})
     for block in waiting:
         now = now._replace(waiting=now.waiting.pushed_to(entry.slot, block))
@@ -506,6 +507,11 @@ def _first(loaded: _Loaded, constants: Arrays | None) -> State:
 def _placed(state: State) -> State:
     with exact_types():
         return {name: placed(array) for name, array in state.items()}
+
+
+def _on_host(state: State) -> dict[str, np.ndarray]:
+    """Return a state as NumPy arrays, which are cut into entries without a program."""
+    return {name: np.asarray(array) for name, array in state.items()}
 
 
 def _find(streams: _Streams, stream: int) -> _Open:

@@ -96,20 +96,24 @@ class Waiting(NamedTuple):
     def pulses(self, layer: _Part | None = None) -> Frame:
         """Return new arrays with the pulses of all slots in a layer."""
         arrays = {name: np.zeros((self.capacity, *zero.shape), zero.dtype) for name, zero in (self.zeros or {}).items()}
+        views = dict[tuple[int, int], Frame]()
         for part in _in_order(layer):
-            for name, array in self._part(arrays, part.start, part.end, lead=1).items():
+            within = part.start, part.end
+            if within not in views:
+                views[within] = self._part(arrays, *within, lead=1)
+            for name, array in views[within].items():
                 array[part.slots] = part.rows[name]
         return arrays
 
     def run(self, active: np.ndarray) -> tuple[Frame, Waiting]:
         """Return the next pulses of the active slots, with zeros in other slots, and the queues after the run."""
         arrays, layers = self.pulses(self.layers[0]), self.layers[1:]
-        held = np.flatnonzero(~active & (self.frames > 0))
-        if len(held):
-            rows = {name: array[held] for name, array in arrays.items()}
-            part = _Part(held, 0, self.spec.pulse, rows, layers[0] if layers else None)
-            layers = [part, *layers[1:]]
         if not active.all():
+            held = np.flatnonzero(~active & (self.frames > 0))
+            if len(held):
+                rows = {name: array[held] for name, array in arrays.items()}
+                part = _Part(held, 0, self.spec.pulse, rows, layers[0] if layers else None)
+                layers = [part, *layers[1:]]
             for array in arrays.values():
                 array[~active] = 0
         return arrays, self._replace(frames=self.frames - self.spec.pulse * active, layers=layers)
@@ -119,10 +123,9 @@ class Waiting(NamedTuple):
         if self.zeros is None:
             return self._sized(block).pushed_to(slot, block)
         count = self._count(block)
-        arrays, count = (
-            self._checked(block) if count is None else ({name: np.array(block[name]) for name in self.zeros}, count)
-        )
-        return self._pushed(slice(slot, slot + 1), {name: array[None] for name, array in arrays.items()}, count)
+        if count is None:
+            block, count = self._checked(block)
+        return self._pushed(slice(slot, slot + 1), {name: np.array(block[name])[None] for name in self.zeros}, count)
 
     def pushed_to_many(self, slots: Sequence[int], blocks: Arrays) -> Waiting:
         """Return the queues with more frames of many slots, a row each."""
@@ -149,11 +152,11 @@ class Waiting(NamedTuple):
             rows = {name: np.array(arrays[name]) for name in self.zeros}
         places, after = np.array(slots), self
         waits = self.frames[places]
-        for wait in np.unique(waits):
+        groups = {*waits.tolist()}
+        for wait in groups if len(groups) > 1 else ():
             which = np.flatnonzero(waits == wait)
-            some = rows if len(which) == len(slots) else {name: array[which] for name, array in rows.items()}
-            after = after._pushed(places[which], some, count)
-        return after
+            after = after._pushed(places[which], {name: array[which] for name, array in rows.items()}, count)
+        return after if len(groups) > 1 else self._pushed(places, rows, count)
 
     def ended(self, slot: int, tail: Arrays | None, valid: int | None) -> tuple[Arrays | None, int | None]:
         """Return the frames of a slot that did not fill a pulse, followed by a tail, and their number."""
