@@ -101,7 +101,8 @@ class Streams:
         self._files, self._folder = fsspec.url_to_fs(states)
         self._files.makedirs(self._folder, exist_ok=True)
         self._seconds, (streamed, params) = seconds, denoiser()
-        self._pool = jaxrnn.StreamPool(streamed, params, capacity)  # compiles
+        # Compiles. A stream with NaN or infinities begins anew.
+        self._pool = jaxrnn.StreamPool(streamed, params, capacity, on_nonfinite="reset")
         (self._input,), (self._output,) = streamed.spec.inputs, streamed.spec.outputs
         self._delay = self._output.delay or 0
         self._streams: dict[int, Stream] = {}

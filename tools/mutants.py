@@ -468,6 +468,23 @@ VERIFICATION = _mutants(
     ),
 )
 
+FINITE, RUNNER, POOL = "steps/finite.py", "runtime/runner.py", "runtime/pool.py"
+RECOVERY = _mutants(
+    "test_nonfinite.py",
+    ("infinities in the state are not seen", FINITE, "jnp.all(jnp.isfinite(", "jnp.all(~jnp.isnan("),
+    ("faults are not marked", FINITE, "jnp.where(finite, array,", "jnp.where(True, array,"),
+    ("no entry may begin infinite", FINITE, "if np.isinf(array).any())", "if False)"),
+    ("only outputs of files are checked", FINITE, "(*given, *outputs.values(), *state.values())", "outputs.values()"),
+    ("resets are not counted", RUNNER, "(loaded, state, resets + 1)", "(loaded, state, resets)"),
+    (
+        "the state stays after a fault",
+        POOL,
+        "starts={entry.slot: entry.start for entry in begun.values()}",
+        "starts={}",
+    ),
+    ("a guard for NaN only", "export/exportable.py", "jnp.where(jnp.isfinite(array)", "jnp.where(~jnp.isnan(array)"),
+)
+
 BOUNDING, STATISTICS = "streaming/bounding.py", "streaming/statistics.py"
 BOUNDED = _mutants(
     "test_bounded.py",
@@ -535,6 +552,7 @@ OPENING = _mutants(
 )
 MUTANTS = [
     *VERIFICATION,
+    *RECOVERY,
     *STATE,
     *STREAMS,
     *LIVES,

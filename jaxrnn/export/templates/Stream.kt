@@ -43,7 +43,6 @@ class LiveStream(assets: AssetManager) : AutoCloseable {
     private var after = state.map { memory(it.bytes) }
     private val ofStep = interpreter.getSignatureOutputs("step").toSet() // others need the signature "flush"
 
-
     // What is not finite before the first frame is not checked.
     private val checked = state.map { it.type == "float32" && isFinite(first, it.offset, it.bytes) }
     private val allChecked = state.zip(checked).all { (each, isChecked) -> isChecked || each.type != "float32" }
