@@ -105,9 +105,9 @@ def _join_slices(tables: Tables, graph: Any) -> None:
             continue
         x, starts, y = (graph.tensors[each] for each in (*node.inputs[:2], *node.outputs))
         axes = np.flatnonzero(np.not_equal(x.shape, y.shape)).tolist()
-        starts = tables.data(starts)
-        if len(axes) == 1 and starts is not None and x.type in types:
-            start = int(starts.view(np.int32)[axes[0]])
+        data = tables.data(starts)
+        if len(axes) == 1 and data is not None and x.type in types and starts.type == types[1]:
+            start = int(data.view(np.int32)[axes[0]])
             groups.setdefault((int(node.inputs[0]), axes[0]), {}).setdefault(start, place)
     axes_of: dict[int, int] = {}
     for (index, axis), slices in groups.items():

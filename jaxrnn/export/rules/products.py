@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import JaxprEqn
 
-from jaxrnn.cells.convolution import WindowProduct, Windows, windows_of
+from jaxrnn.cells.convolution import Windows, windows_of
 from jaxrnn.export.lowering import RULES, Lowering
 from jaxrnn.export.reshaping import cut, flip, pad, reshape, source_of, transpose
 from jaxrnn.export.rules.elementwise import cast
+from jaxrnn.export.rules.windows import gathered
 from jaxrnn.export.small.convolutions import without_zeros
 from jaxrnn.export.writer import Operand, Writer, constant_of, dtype_of, maker_of, shape_of
 from jaxrnn.jaxprs.casts import kept
@@ -86,10 +89,7 @@ def _convolution(
     wide = _wide(*types, dtype)
     x, kernel = cast(lowering, x, wide), cast(lowering, kernel, wide)
     if wide not in _FLOATS:
-        (batch, channels, *_), out = shape_of(x), shape_of(kernel)[0]
-        product = WindowProduct(windows, [each.spacing > 1 for each in windows], batch, channels, out, groups)
-        spec, kernel = range(2 + len(windows)), transpose(lowering.writer, kernel, product.kernel_order)
-        (y,) = lowering.trace(lambda x, kernel: product(x, spec, kernel, None), x, kernel)
+        (y,) = lowering.trace(lambda x, kernel: _window_product(x, kernel, windows, groups), x, kernel)
     elif spread:
         y = _conv_transpose(lowering.writer, x, kernel, windows, groups)
     else:
@@ -124,6 +124,17 @@ def _with_pad(x: Operand, windows: Sequence[Windows]) -> tuple[Operand, list[Win
         for each, size, low, high in zip(windows, shape_of(source)[2:], lows[2:], highs[2:], strict=True)
     ]
     return (source, merged) if all(shape_of(source)) else (x, list(windows))
+
+
+def _window_product(x: Any, kernel: Any, windows: Sequence[Windows], groups: int) -> Any:
+    """Convolve ``[batch, channels, ...]`` as a single product of the elements under windows."""
+    rank, (batch, _, *_), (out, channels, *taps) = len(windows), x.shape, kernel.shape
+    x = gathered(x, {axis + 2: each for axis, each in enumerate(windows)}, 0)
+    x = x.reshape(batch, groups, channels, *x.shape[2:])  # and windows, taps, windows, taps, ...
+    contracted = (2, *range(3, 3 + rank)), (2, *range(4, 4 + 2 * rank, 2))
+    kernel = kernel.reshape(groups, out // groups, channels, *taps)
+    y = lax.dot_general(kernel, x, (contracted, ((0,), (1,))))
+    return jnp.swapaxes(y.reshape(out, batch, *y.shape[3:]), 0, 1)
 
 
 def _conv(

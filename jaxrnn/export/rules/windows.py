@@ -1,14 +1,14 @@
-"""Rules for reductions over windows: ``MaxPool``, ``AveragePool``, or a reduction of slices."""
+"""Rules for reductions over windows: ``MaxPool``, ``AveragePool``, or a reduction of gathered windows."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
@@ -30,76 +30,80 @@ _AXES = 3
 
 @RULES.add("reduce_window_max")
 def maximum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``MaxPool``, or the maximum of slices."""
+    """Write ``MaxPool``, or ``ReduceMax``."""
     windows = _windows(equation)
     if dtype_of(x) in _MAX_POOL and _is_pooled(windows):
         return _pooled(lowering, "MaxPool", x, windows, dilations=[each.dilation for each in windows.values()])
-    return _slices(lowering, equation, x, lax.max, lowest(dtype_of(x)))
+    return _gathered(lowering, x, windows, lax.reduce_max, lowest(dtype_of(x)))
 
 
 @RULES.add("reduce_window_min")
 def minimum(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``MaxPool`` of the negated operand, or the minimum of slices."""
+    """Write ``MaxPool`` of the negated operand, or ``ReduceMin``."""
     windows = _windows(equation)
     if dtype_of(x) in _MAX_POOL and dtype_of(x).kind == "f" and _is_pooled(windows):
         dilations = [each.dilation for each in windows.values()]
         return elements(
             lowering, "Neg", _pooled(lowering, "MaxPool", elements(lowering, "Neg", x), windows, dilations=dilations)
         )
-    return _slices(lowering, equation, x, lax.min, highest(dtype_of(x)))
+    return _gathered(lowering, x, windows, lax.reduce_min, highest(dtype_of(x)))
 
 
 @RULES.add("reduce_window_sum")
 def total(lowering: Lowering, equation: JaxprEqn, x: Operand) -> Operand:
-    """Write ``AveragePool`` times the window size, or the sum of slices."""
+    """Write ``AveragePool`` times the window size, or ``ReduceSum``."""
     windows = _windows(equation)
     if dtype_of(x) in _AVERAGE_POOL and _is_pooled(windows) and all(each.dilation == 1 for each in windows.values()):
         mean = _pooled(lowering, "AveragePool", x, windows, count_include_pad=1)
         size = math.prod(each.taps for each in windows.values())
         return elements(lowering, "Mul", mean, np.array(size, dtype_of(x)))
-    return _slices(lowering, equation, x, lax.add, 0)
+    return _gathered(lowering, x, windows, lax.reduce_sum, 0)
 
 
 @RULES.add("reduce_window")
 def any_reduction(lowering: Lowering, equation: JaxprEqn, *operands: Operand) -> list[Operand]:
-    """Reduce by any function."""
-    params, half = equation.params, len(operands) // 2
+    """Reduce by any function: combine a slice for each place in a window, in order."""
+    params, half, shape = equation.params, len(operands) // 2, shape_of_atom(equation.outvars[0])
 
     def function(*arrays: Any) -> list[Any]:
-        starts = arrays[half:]
-        first = [lax.broadcast(start, shape_of_atom(equation.outvars[0])) for start in starts]
-        parts = _under_taps(equation, arrays[:half], starts)
-        return functools.reduce(functools.partial(_combined, params["jaxpr"], params["consts"]), parts, first)
+        xs, starts = arrays[:half], arrays[half:]
+        config = [
+            (low, high, spacing - 1)
+            for (low, high), spacing in zip(params["padding"], params["base_dilation"], strict=True)
+        ]
+        xs = [lax.pad(x, start, config) for x, start in zip(xs, starts, strict=True)]
+        results = [lax.broadcast(start, shape) for start in starts]
+        for taps in itertools.product(*map(range, params["window_dimensions"])):
+            begins = [tap * far for tap, far in zip(taps, params["window_dilation"], strict=True)]
+            ends = [
+                begin + (count - 1) * stride + 1
+                for begin, count, stride in zip(begins, shape, params["window_strides"], strict=True)
+            ]
+            parts = [lax.slice(x, begins, ends, params["window_strides"]) for x in xs]
+            results = _combined(params["jaxpr"], params["consts"], results, parts)
+        return results
 
     return lowering.trace(function, *operands)
 
 
-def _under_taps(equation: JaxprEqn, xs: Sequence[Any], absent: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield the elements under each place in a window in turn, slices of all operands padded with absent elements."""
-    params, shape = equation.params, shape_of_atom(equation.outvars[0])
+def _gathered(
+    lowering: Lowering, x: Operand, windows: Mapping[int, Windows], reduce: Callable[..., Any], absent: Any
+) -> Operand:
+    taps = tuple(axis + 1 + number for number, axis in enumerate(sorted(windows)))
+    return lowering.trace(lambda x: reduce(gathered(x, windows, absent), taps), x)[0]
+
+
+def gathered(x: Any, windows: Mapping[int, Windows], absent: Any) -> Any:
+    """Gather windows: each of these axes becomes two axes, ``[windows, taps]``, with ``absent`` outside of x."""
     config = [
-        (low, high, spacing - 1)
-        for (low, high), spacing in zip(params["padding"], params["base_dilation"], strict=True)
+        (windows[axis].low, windows[axis].high, windows[axis].spacing - 1) if axis in windows else (0, 0, 0)
+        for axis in range(x.ndim)
     ]
-    xs = [lax.pad(x, each, config) for x, each in zip(xs, absent, strict=True)]
-    for taps in itertools.product(*map(range, params["window_dimensions"])):
-        begins = [tap * far for tap, far in zip(taps, params["window_dilation"], strict=True)]
-        ends = [
-            begin + (count - 1) * stride + 1
-            for begin, count, stride in zip(begins, shape, params["window_strides"], strict=True)
-        ]
-        yield [lax.slice(x, begins, ends, params["window_strides"]) for x in xs]
-
-
-def _slices(lowering: Lowering, equation: JaxprEqn, x: Operand, combine: Callable[..., Any], absent: Any) -> Operand:
-    """Combine slices, in types and windows over which engines do not pool."""
-
-    def function(x: Any) -> Any:
-        return functools.reduce(
-            combine, (part for (part,) in _under_taps(equation, [x], [np.asarray(absent, x.dtype)]))
-        )
-
-    return lowering.trace(function, x)[0]
+    x = lax.pad(x, np.asarray(absent, x.dtype), config)
+    for axis, each in sorted(windows.items(), reverse=True):
+        places = np.arange(each.count)[:, None] * each.stride + np.arange(each.taps) * each.dilation
+        x = jnp.take(x, places, axis, mode="clip")
+    return x
 
 
 def _combined(jaxpr: Any, consts: Any, results: list[Any], parts: list[Any]) -> list[Any]:
