@@ -414,6 +414,7 @@ def logs(tmp_path):
             ("compile", ("--symbol", "T", "-o", "out.jaxrnn")),
         ],
         quick=[("stream", ("--symbol", "T", "--verify")), ("compile", ("--symbol", "T", "-o", "out.jaxrnn"))],
+        thorough=[("verify", ())],
     ),
 )
 def test_a_command_that_compares_nothing_fails(logs, monkeypatch, command, options):
@@ -446,7 +447,7 @@ RATED = [
 ]
 
 
-@pytest.mark.parametrize(("command", "options"), of_tiers(RATED, quick=RATED[:1], thorough=RATED[1:]))
+@pytest.mark.parametrize(("command", "options"), of_tiers(RATED, quick=RATED[:1], thorough=RATED[1:3]))
 def test_a_sound_of_another_rate_is_resampled_or_refused(logs, monkeypatch, command, options):
     monkeypatch.chdir(logs)
     x = np.random.default_rng(0).uniform(0.3, 0.6, 80).astype(np.float32)

@@ -281,9 +281,7 @@ def test_scatter_nd_of_known_indices(name, reduction):
 EXTREME = [0.0, -0.0, 1e-30, -1e-6, 1.0, -1.0, 17.0, -17.0, 90.0, -90.0, 1e30, -1e30, np.inf, -np.inf, np.nan]
 
 
-@pytest.mark.parametrize(
-    "dtype", of_tiers([np.float32, np.float64, np.float16, jnp.bfloat16], [], [np.float32, jnp.bfloat16])
-)
+@pytest.mark.parametrize("dtype", of_tiers([np.float32, np.float64, np.float16, jnp.bfloat16], [], [np.float32]))
 def test_gates_by_one_tanh(dtype):
     """Values and slopes: a sigmoid by tanh is right to some roundings of 1, also where its argument is infinite."""
     sizes, drawn = (1, 5, 15, 16, 63, 64, 129), []

@@ -319,6 +319,7 @@ def test_what_overrides_an_operator_of_onnx_is_called_in_loops_too():
     assert doubling.apply({}, {"x": x, "h": h * 0})["hn"] == 20
 
 
+@pytest.mark.thorough
 def test_the_check_of_empty_results_does_not_end_the_process():
     """XLA ends the process when it compiles this function on one frame (in a process of its own, for that reason)."""
     code = (

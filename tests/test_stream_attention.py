@@ -296,7 +296,7 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("name", of_tiers(MODULES, [], [*MODULES][:1]))
+@pytest.mark.parametrize("name", of_tiers(MODULES, [], []))
 def test_modules(name, tmp_path):
     """Exact in every mixture of pulses, and as an ONNX file in ONNX Runtime."""
     make, facts = MODULES[name]

@@ -191,7 +191,7 @@ def compared(seen, then):
     return lambda x: then(x, seen(*jnp.meshgrid(*[jnp.arange(x.shape[0])] * 2, indexing="ij")))
 
 
-@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("over", of_tiers([0, 1], [1], []))
 def test_tests_and_extremes_over_keys_of_known_numbers(over):
     """One key stands for all keys outside of the mask; a query without a key, and first frames, are exact."""
     options = {"lengths": (1, 3, 7), "chunkings": ((1,), (3, 1))}

@@ -94,7 +94,7 @@ def test_loops_that_need_all_of_time(function):
         jaxrnn.stream(function, X, axes=0)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @given(st.data())
 @settings(max_examples=4, deadline=None)
 def test_loops_at_random(data):

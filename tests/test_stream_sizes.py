@@ -151,7 +151,7 @@ def test_facts_of_tables():
         streamed.run(None, np.ones((51, 3), np.float32))
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 @given(st.integers(0, 5), st.integers(1, 4), st.integers(0, 3), st.integers(1, 3))
 @settings(max_examples=5, deadline=None)
 def test_rows_at_random(start, stride, later, hop):

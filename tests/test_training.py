@@ -53,7 +53,7 @@ def cut(example, start, stop):
     return {name: array.take(range(start, min(stop, array.shape[axis])), axis) for name, array in example.items()}
 
 
-@pytest.fixture(scope="module", params=of_tiers(["scan", "step"], ["step"]))
+@pytest.fixture(scope="module", params=of_tiers(["scan", "step"], ["step"], []))
 def mode(request):
     return request.param
 

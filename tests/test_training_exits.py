@@ -8,6 +8,7 @@ import signal
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quick_compiling import QUICK_ENVIRONMENT
 from training_cases import examples, flat_fit, mean_square, recurrent_model, same
 
 from jaxrnn.training import Callback, StopTraining, TrainingError
@@ -92,8 +93,10 @@ def test_an_update_that_is_not_finite_comes_after_a_checkpoint(model, tmp_path):
 
 
 @pytest.mark.thorough
-def test_processes_that_end_lose_no_more_than_since_the_last_checkpoint(tmp_path):
+def test_processes_that_end_lose_no_more_than_since_the_last_checkpoint(tmp_path, monkeypatch):
     """As ``python -m tools.kills`` shows for 50 ends."""
+    for name, value in QUICK_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     assert {kind for kind, *_ in ends(len(KINDS), 1, tmp_path)} == {*KINDS}
 
 

@@ -17,7 +17,7 @@ import onnx
 import pytest
 import yaml
 from click.testing import CliRunner
-from quick_compiling import QUICK_COMPILER
+from quick_compiling import QUICK_COMPILER, QUICK_ENVIRONMENT
 from refusals import check_refused
 from training_cases import examples, flat_fit, furthest, in_order, mean_square, recurrent_model, same
 
@@ -288,14 +288,14 @@ OPTIONS = {"steps": 11, "batch_size": 4, "chunk": 4, "every": 4, "learning_rate"
 def test_two_devices_train_as_one(tmp_path):
     """Batches of 4, and of 2 at the end of an epoch. Above, batches do not divide."""
     out = tmp_path / "out.npz"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    flags = f"{QUICK_COMPILER} --xla_force_host_platform_device_count=2"
     ran = subprocess.run(
         [
             sys.executable,
             str(SCRIPT),
             json.dumps({"lengths": LENGTHS, "validate": True, "out": str(out), "fit": OPTIONS}),
         ],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, **QUICK_ENVIRONMENT, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         timeout=300,
