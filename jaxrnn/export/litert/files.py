@@ -266,6 +266,8 @@ def _quantized(written: bytes, quantization: Quantization, calls: Calls | None) 
                 work.add_static_config(".*", kinds.TFLOperationName[each], 8, 8)
             work.add_dynamic_config(re.escape(LAYER), every, 8)
             ranges = _ranges(written, calls)
+            # The quantizer lets these numbers overflow; the products stay float32.
+            excluded = "|".join([excluded, *(f"^{re.escape(each)};?$" for each in _overflowing(written, ranges))])
         work.update_quantization_recipe(excluded, every, algorithm_key=names.NO_QUANTIZE)
         return bytes(work.quantize(ranges, enable_progress_report=False).quantized_model)
 
@@ -318,6 +320,30 @@ def _ranges(written: bytes, calls: Calls) -> Any:
     work = calibrator.Calibrator(written, num_threads=1, mode=mode, qsv_update_func=ranges.min_max_update)
     work.calibrate(calls, package("ai_edge_quantizer.recipe_manager").RecipeManager())
     return work.get_model_qsvs()
+
+
+def _overflowing(written: bytes, ranges: Any) -> list[str]:
+    """Return products with a bias beyond 32 bits in steps of input times weight, as pruned channels have."""
+    schema = package("ai_edge_litert.schema_py_generated")
+    model, found = schema.ModelT.InitFromPackedBuf(written), []
+    codes = {getattr(schema.BuiltinOperator, each) for each in _PRODUCTS}
+    for graph in model.subgraphs:
+        for node in graph.operators:
+            if model.operatorCodes[node.opcodeIndex].builtinCode not in codes or len(node.inputs) < 3:
+                continue
+            x, *tensors = (graph.tensors[each] for each in node.inputs)
+            weights, bias = (model.buffers[each.buffer].data for each in tensors)
+            known = ranges.get(x.name.decode())
+            if node.inputs[2] < 0 or weights is None or bias is None or known is None:
+                continue
+            offsets = np.abs(np.frombuffer(bytes(bias), np.float32))
+            sizes = np.abs(np.frombuffer(bytes(weights), np.float32).reshape(tensors[0].shape))
+            channel = -1 if tensors[0].shape[0] != offsets.size else 0
+            steps = np.moveaxis(sizes, channel, 0).reshape(offsets.size, -1).max(1) / 127
+            step = (np.max(known["max"]) - np.min(known["min"])) / 255
+            if np.any(offsets > 2.0**31 * step * steps):
+                found.append(";".join(graph.tensors[each].name.decode() for each in node.outputs))
+    return found
 
 
 def _product_names(written: bytes) -> list[str]:
