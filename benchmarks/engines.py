@@ -38,6 +38,7 @@ from jaxrnn.comparison import agree, compare
 from jaxrnn.errors import JaxrnnError
 from jaxrnn.export import ExportedGraph
 from jaxrnn.onnx.stepfile import FLUSH, StepFile
+from tools.browser import programs
 
 #: The largest error of an output, as a share of its largest number or of 1.
 AGREEMENT = 1e-4
@@ -49,15 +50,17 @@ BEFORE, PULSES = 3, 4
 #: Engines by name: a module of `benchmarks.peers` for `engines_child`, or the name for the script in JavaScript.
 PYTHON = {"ONNX Runtime": "ONNX Runtime", "OpenVINO": "OpenVINO", "tract": "tract", "tract, --target tract": "tract"}
 NODE, WEB, LITE = "onnxruntime-node", "onnxruntime-web", multiplications.LITE
+GPU = "onnxruntime-web, WebGPU"
 #: Environment variables with the places of engines that are not Python packages of this environment.
-PLACES = {NODE: "JAXRNN_ONNXRUNTIME_NODE", WEB: "JAXRNN_ONNXRUNTIME_WEB"}
+PLACES = {NODE: "JAXRNN_ONNXRUNTIME_NODE", WEB: "JAXRNN_ONNXRUNTIME_WEB", GPU: "JAXRNN_ONNXRUNTIME_WEB"}
 NEEDED = {
     NODE: "the folder of the package, after 'npm install onnxruntime-node'",
     WEB: "package/dist of 'npm pack onnxruntime-web'",
+    GPU: "package/dist of 'npm pack onnxruntime-web'",
 }
 #: The packages that write LiteRT files and run them.
 LITE_PACKAGES = ("litert_converter", "ai_edge_litert")
-ENGINES = ("ONNX Runtime", NODE, WEB, "OpenVINO", "tract", "tract, --target tract", LITE)
+ENGINES = ("ONNX Runtime", NODE, WEB, GPU, "OpenVINO", "tract", "tract, --target tract", LITE)
 TARGET = "tract, --target tract"
 
 
@@ -314,6 +317,12 @@ def _commands() -> tuple[dict[str, list[str]], dict[str, str]]:
                 absent[engine] = "pip install 'jaxrnn[litert]'"
         elif (place := os.environ.get(PLACES[engine])) is None:
             absent[engine] = f"set {PLACES[engine]} to {NEEDED[engine]}"
+        elif engine == GPU:
+            if programs() is None or importlib.util.find_spec("selenium") is None:
+                absent[engine] = "apt-get install chromium chromium-driver; pip install selenium"
+            else:
+                script = os.path.join(place, "ort.webgpu.min.js")
+                commands[engine] = [sys.executable, "-m", "benchmarks.engines_browser", script]
         else:
             script = os.path.join(place, "ort.wasm.min.js") if engine == WEB else place
             commands[engine] = ["node", str(here / "engines.js"), script]
@@ -328,6 +337,9 @@ def _environment(commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
             if (folder / "package.json").is_file():
                 known[engine] = json.loads((folder / "package.json").read_text())["version"]
                 break
+    if GPU in commands and (found := programs()) is not None:
+        said = subprocess.run([found[0], "--version"], capture_output=True, text=True, check=True).stdout
+        known["Chromium"] = said.split()[1]
     if LITE in commands:
         known |= {name: importlib.metadata.version(name) for name in ("litert-converter", "ai-edge-litert")}
     return known
@@ -358,7 +370,8 @@ NOTES = """
 `python -m benchmarks engines` makes this page and [engines.json](../benchmarks/results/engines.json), which has the
 largest error of each file in each engine. Outputs are equal if the error is at most {agreement:g} of the largest
 value, or {quantised:g} for quantised files, where engines round a value between two integers to either. onnxruntime-web
-ran as WebAssembly in node.js. For LiteRT, the same steps and streams are exported as LiteRT files.
+ran as WebAssembly in node.js, and with WebGPU in Chromium, where SwiftShader computes on the processor; nodes without a
+kernel for WebGPU ran as WebAssembly. For LiteRT, the same steps and streams are exported as LiteRT files.
 
 """
 
@@ -376,6 +389,20 @@ REFUSED = """
 ## Refused files, and files with other outputs
 
 """
+
+#: What to do about refused files and other outputs, by engine.
+REMEDIES = {
+    GPU: """With 6, 9, 42 or 129 input channels and a multiple of 4 output channels, convolutions of more than one tap
+are wrong, also alone in a graph; with 1 to 5, 7, 8, 12, 13 and 16 input channels these convolutions are right. gtcrn,
+silero_vad and rnnoise have such layers, and [a report](https://github.com/microsoft/onnxruntime/issues/29651) describes
+the same. Use WebAssembly (`executionProviders: ['wasm']`), as the page of `--example` does, or compare all outputs with
+WebAssembly before you ship a file for WebGPU.""",
+    "OpenVINO": """OpenVINO refuses the offline file of this quantised network, too. Export the float network, and
+quantise the step (`--quantize dynamic` or `static`).""",
+    "tract": """Export with `--target tract`: layers of a computed number of frames are then written frame by frame, and
+activations that tract ignores in a node as operators.""",
+    TARGET: "tract stops in this GRU over frequency with any pulse. Use another engine.",
+}
 
 
 def written(found: Table) -> str:
@@ -405,7 +432,8 @@ def written(found: Table) -> str:
                 reasons.setdefault(reason, []).append(f"{name} (error {cell['error']:.1g})" if known else name)
         if reasons:
             lines = [f"- {reason}: {'; '.join(names)}" for reason, names in reasons.items()]
-            pieces.append(f"**{engine}**\n\n" + "\n".join(lines) + "\n")
+            remedy = f"\n{REMEDIES[engine]}\n" if engine in REMEDIES else ""
+            pieces.append(f"**{engine}**\n\n" + "\n".join(lines) + "\n" + remedy)
     return text + "\n".join(pieces)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,29 +14,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from tools.browser import chromium, programs
 
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking "
-    "--disable-component-update --disable-sync --no-first-run --disable-extensions --hide-scrollbars --mute-audio"
-)
+webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
 
 def started(profile: Path, flags: str = "", *, local: bool = False) -> Iterator[Any]:
-    """Start Debian's Chromium with a folder for its profile; with ``local``, it may reach servers of this machine."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
+    """Start Chromium with a folder for its profile; with ``local``, it may reach servers of this machine."""
+    if programs() is None:
         pytest.skip("there is no chromium: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS.split(), *flags.split(), f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.add_argument(f"--host-resolver-rules=MAP * ~NOTFOUND{', EXCLUDE 127.0.0.1' if local else ''}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    browser.set_script_timeout(60)
-    yield browser
-    browser.quit()
+    with chromium(profile, flags, local=local) as browser:
+        yield browser
 
 
 def opened(browser: Any, path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import struct
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +16,7 @@ import scipy.signal
 import soundfile
 from exported_files import ExportedStream, check_exported
 from onnx import helper
+from packages import needs
 from refusals import check_refused
 from small_models import graph_of, make_model
 from streaming_verifier import check_gradients, check_values
@@ -575,6 +579,30 @@ def test_real_networks(name, models, audio, tmp_path):
     part = noisy[:20_011]
     found = ExportedStream(step, flush).run({"samples": part})["audio"]
     np.testing.assert_allclose(found, built({"samples": part})["audio"], atol=TOLERANCE)
+
+
+@needs("sherpa_onnx")
+@pytest.mark.nightly
+def test_the_denoisers_of_sherpa_onnx(models, tmp_path, monkeypatch):
+    """The command of docs/deploying.md: live frames are causal, and frames of recordings are centred."""
+    import sherpa_onnx
+
+    page = (Path(__file__).parent.parent / "docs" / "deploying.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^jaxrnn (export gtcrn.onnx [^`]*)```", page, re.M)
+    monkeypatch.chdir(tmp_path)
+    Path("gtcrn.onnx").symlink_to(models / "gtcrn.onnx")
+    call(*shlex.split(command.replace("\\\n", "")))
+    live, whole = sherpa_onnx.OnlineSpeechDenoiserConfig(), sherpa_onnx.OfflineSpeechDenoiserConfig()
+    for config in (live, whole):
+        config.model.gtcrn.model = "gtcrn_sherpa.onnx"
+    samples, hops = mixture(np.random.default_rng(3), 1.5, 0)[1][:20_000], 78 * 256
+    denoiser, network = sherpa_onnx.OnlineSpeechDenoiser(live), Network(jaxrnn.load("gtcrn.onnx"), gives="spectrum")
+    parts = [denoiser.run(each, 16_000).samples for each in np.array_split(samples, 37)]
+    streamed = np.concatenate([*parts, denoiser.flush().samples])
+    at_once = sherpa_onnx.OfflineSpeechDenoiser(whole).run(samples[:hops], 16_000).samples
+    for padding, given, sound in (("causal", samples, streamed), ("reflect", samples[:hops], at_once)):
+        enhance = Waveform(network, Frames(512, 256, "sqrt_hann", padding=padding))
+        np.testing.assert_allclose(sound, enhance({"samples": given})["audio"], atol=1e-6)
 
 
 @pytest.mark.thorough

@@ -375,6 +375,8 @@ def test_the_table_of_engines(models, tmp_path):
     for cells in found.cells.values():
         assert cells["ONNX Runtime"]["agrees"]
         assert 0 < cells["ONNX Runtime"]["error"] < 1e-6
+        for engine in {engines.WEB, engines.GPU} - set(found.absent):
+            assert cells[engine]["agrees"], cells[engine]
     if "tract" in found.absent:
         assert found.absent["tract"] == "pip install tract"
     else:

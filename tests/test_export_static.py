@@ -133,6 +133,26 @@ def test_only_products_read_rounded_numbers(ending, tmp_path):
     np.testing.assert_array_equal(last["late"], x[-4:-2, :16])
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("left", [0, 1e-7])
+def test_pruned_channels_keep_their_bias(left, ending, tmp_path):
+    """The bias of a channel without weights is beyond 32 bits in steps of its weights."""
+    params = {"w": PARAMS["first"] * np.where(np.arange(16) > 0, 1, np.float32(left)), "b": np.ones(16, np.float32)}
+    stream = jaxrnn.stream(
+        lambda p, i: {"y": i["x"][:, :16] @ p["w"] + p["b"]},
+        {"x": jnp.zeros((8, WIDTH))},
+        axes=0,
+        params=params,
+        pulse=2,
+    )
+    quantize, path = Quantization("static", recordings=[recording(200)]), tmp_path / f"step.{ending}"
+    if ending == "onnx":
+        jaxrnn.export_onnx(stream, params, path, quantize=quantize)
+    else:
+        export_litert(stream, params, path, quantize=quantize)
+    np.testing.assert_allclose(FileRunner(path)({"x": recording(2)["x"]})["y"][:, 0], 1, atol=0.05)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_recurrent_layers_and_convolutions(ending, tmp_path, models):

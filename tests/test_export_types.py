@@ -22,7 +22,7 @@ PARAMS = {"kernel": RNG.normal(size=(12, 6)).astype(np.float32), "gain": np.full
 
 
 def mixed(params, inputs):
-    """Past frames, a loop, a running mean, a position, a number beyond float16, and a very small number."""
+    """Past frames, also of a running mean, a loop, a position, a number beyond float16, and a very small number."""
     x = inputs["x"]
     before = jnp.pad(x, ((1, 0), (0, 0)))[:-1]
     h = jnp.tanh(jnp.concatenate([x, before], 1) @ params["kernel"])
@@ -30,7 +30,9 @@ def mixed(params, inputs):
     count = jnp.arange(1, x.shape[0] + 1, dtype=jnp.float32)[:, None]
     mean = jnp.cumsum(300 * x, 0) / count
     masked = jnp.max(jnp.where(h > 0, h, -1e9), 1, keepdims=True)
-    return {"y": kept + mean / 300 / (jnp.abs(mean) + 1e-12) + jnp.cos(count / 7), "top": jnp.maximum(masked, -1)}
+    late = jnp.tanh(jnp.pad(mean / 300, ((1, 0), (0, 0)))[:-1])
+    y = kept + mean / 300 / (jnp.abs(mean) + 1e-12) + jnp.cos(count / 7) + late
+    return {"y": y, "top": jnp.maximum(masked, -1)}
 
 
 def exported(folder, **options):

@@ -207,6 +207,6 @@ def _for_litert(options: Given, flush: Path | None, output: Path) -> dict[str, A
         raise click.UsageError(f"--batch {options['batch']} is for ONNX files: for LiteRT, give the number of streams")
     if options.get("dtype") not in (None, "float16"):
         raise click.UsageError(
-            "--target litert stores weights as float32, as --dtype float16, or as --quantize dynamic or static"
+            "a file for LiteRT stores weights as float32, as --dtype float16, or as --quantize dynamic or static"
         )
     return {**options, "dtype": None, "quantize": options.get("quantize") or options.get("dtype")}

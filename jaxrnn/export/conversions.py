@@ -337,8 +337,9 @@ class _Narrowing:
         for node in list(self.graph):
             self._convert(node)
         for value in list(self.graph.outputs):
-            if value.name in self.fixed and value.dtype == self.kind:
-                self._give(value, self._cast(value, np.dtype(np.float32), after=value.producer()))
+            dtype = np.dtype(np.float32) if value.name in self.fixed else self.dtype
+            if self._is_float(value) and value.dtype != _kind_of(dtype):
+                self._give(value, self._cast(value, dtype, after=value.producer()))
         for (value, _), made in self._casts.items():
             if value.is_initializer() and not value.uses() and made.is_initializer():
                 name = str(value.name)

@@ -36,7 +36,7 @@ from jaxrnn.export.files import (
 from jaxrnn.export.graphs import Graph
 from jaxrnn.export.litert import fourier as _fourier  # noqa: F401  (registers its rule)
 from jaxrnn.export.litert.forms import EXACT, LAYER, LOOP, Forms
-from jaxrnn.export.litert.tables import finished, in_float16, product_names
+from jaxrnn.export.litert.tables import finished, in_float16, overflowing, product_names
 from jaxrnn.jaxprs.equations import shape_of, type_of, walk
 from jaxrnn.model import Model
 from jaxrnn.onnx.stepfile import LITERT, METADATA
@@ -268,6 +268,10 @@ def _quantized(written: bytes, quantization: Quantization, calls: Calls | None) 
                 work.add_static_config(".*", kinds.TFLOperationName[each], 8, 8)
             work.add_dynamic_config(re.escape(LAYER), every, 8)
             ranges = _ranges(written, calls)
+            # The quantizer lets these numbers overflow; the products stay float32.
+            excluded = "|".join(
+                [excluded, *(f"^{re.escape(each)};?$" for each in overflowing(written, ranges, _PRODUCTS))]
+            )
         work.update_quantization_recipe(excluded, every, algorithm_key=names.NO_QUANTIZE)
         return bytes(work.quantize(ranges, enable_progress_report=False).quantized_model)
 

@@ -212,3 +212,27 @@ def product_names(written: bytes, operators: Sequence[str]) -> list[str]:
         if tables.is_any(node, *operators)
     ]
     return [part for name in tensors for part in name.split(";")]
+
+
+def overflowing(written: bytes, ranges: Mapping[str, Any], operators: Sequence[str]) -> list[str]:
+    """Return products with a bias beyond 32 bits in steps of input times weight, as pruned channels have.
+
+    ``ranges`` has ``min`` and ``max`` of tensors by name.
+    """
+    tables, found = Tables.of(written), []
+    for graph in tables.model.subgraphs:
+        for node in graph.operators:
+            if not tables.is_any(node, *operators) or len(node.inputs) < 3 or node.inputs[2] < 0:
+                continue
+            x, kernel, added = (graph.tensors[each] for each in node.inputs)
+            weights, bias, known = tables.data(kernel), tables.data(added), ranges.get(x.name.decode())
+            if weights is None or bias is None or known is None:
+                continue
+            offsets = np.abs(bias.view(np.float32))
+            sizes = np.abs(weights.view(np.float32).reshape(kernel.shape))
+            channel = -1 if kernel.shape[0] != offsets.size else 0
+            steps = np.moveaxis(sizes, channel, 0).reshape(offsets.size, -1).max(1) / 127
+            step = (np.max(known["max"]) - np.min(known["min"])) / 255
+            if np.any(offsets > 2.0**31 * step * steps):
+                found.append(";".join(graph.tensors[each].name.decode() for each in node.outputs))
+    return found
