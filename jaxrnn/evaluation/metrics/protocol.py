@@ -45,6 +45,7 @@ class Accumulator(Protocol):
         ...
 
 
+@short_repr
 @dataclass(frozen=True)
 class Pool:
     """Addition of counts over recordings: counts of a corpus are added before values are computed.
