@@ -750,12 +750,19 @@ def test_no_frame_is_lost_whatever_is_called(seed):
             queued.append((total, begun[0]))
         return {"x": np.float32(x), "z": np.float32(z), "level": np.array(level, np.float32)}, queued
 
-    def push():
+    def push(most=9):
         stream = rng.choice([*streams])
-        arrays, queued = block(streams[stream], int(rng.integers(10)))
+        arrays, queued = block(streams[stream], int(rng.integers(most + 1)))
         given = {name: array.tolist() for name, array in arrays.items()} if rng.random() < 0.1 and queued else arrays
         pool.push(stream, given)
         arrays["x"][:], streams[stream].waiting[len(streams[stream].waiting) :] = np.nan, queued  # were copied
+
+    def drip():
+        """Push single frames, of which a state joins many."""
+        for _ in range(20):
+            push(most=1)
+        for stream in streams:
+            pool.state(stream)
 
     def push_many():
         chosen, count = [*streams], int(rng.integers(10))
@@ -830,7 +837,7 @@ def test_no_frame_is_lost_whatever_is_called(seed):
         pool._live.value = before
         streams.update(kept)
 
-    calls = [push, push_many, run] * 6 + [undone] * 3 + [flush, reset, close, move, move, copied, fail, fail]
+    calls = [push, push_many, run] * 6 + [undone] * 3 + [drip, flush, reset, close, move, move, copied, fail, fail]
     for number in range(400):
         call = calls[rng.integers(len(calls))] if streams else move
         if call is not copied or number % 40 < 2:  # which compiles

@@ -25,7 +25,7 @@ async def client(address, sound, keeps, seed):
     import websockets
 
     rng, lost, at, outputs = np.random.default_rng(seed), [], 0, np.full(len(sound), np.nan, np.float32)
-    asked = 0
+    asked, ended = 0, False
     for _ in range(TRIES):
         try:
             async with websockets.connect(f"{address}?next={at}") as socket:
@@ -37,7 +37,7 @@ async def client(address, sound, keeps, seed):
                     else:
                         lost.append((hello["from"], at))
 
-                moves, ended = asyncio.Event(), False
+                moves = asyncio.Event()
 
                 async def send(moves=moves):
                     nonlocal at
@@ -62,12 +62,12 @@ async def client(address, sound, keeps, seed):
                             moves.set()
                             asked += 1
                         ended |= "end" in said
-                    if ended:
-                        return outputs, lost, asked
                 finally:
                     sending.cancel()
         except (websockets.exceptions.WebSocketException, OSError):
             await asyncio.sleep(0.3)
+        if ended:
+            return outputs, lost, asked
     raise AssertionError(f"{address} was not served to the end")
 
 

@@ -16,6 +16,9 @@ from jaxrnn.steps.stepspec import StepSpec
 
 Frame = dict[str, np.ndarray]
 
+#: Parts of a layer that `Waiting.join` leaves as they are: a layer of all slots is larger than a few parts.
+_FEW = 8
+
 
 class _Part(NamedTuple):
     """Frames of some slots that follow each other in a pulse, and the parts of the pulse that were pushed before."""
@@ -71,9 +74,9 @@ class Waiting(NamedTuple):
         return waiting, self._part(pulses[count], 0, held) if held else {}
 
     def join(self) -> None:
-        """Join the parts of each layer, so that the frames of a slot are found at once: the frames stay the same."""
+        """Join the parts of layers with many parts, in which a slot is found slowly: the frames stay the same."""
         for number, layer in enumerate(self.layers):
-            if layer is not None and layer.before is not None:
+            if len(_in_order(layer)) > _FEW:
                 slots, arrays = np.flatnonzero(self.frames > number * self.spec.pulse), self.pulses(layer)
                 rows = {name: array[slots] for name, array in arrays.items()}
                 self.layers[number] = _Part(slots, 0, self.spec.pulse, rows, None)
