@@ -31,7 +31,7 @@ answer(ort, 'webgpu', bytes(model), feeds).then(done);
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
