@@ -20,14 +20,14 @@ Frame = dict[str, np.ndarray]
 _FEW = 8
 
 
-class _Part(NamedTuple):
+class _Pushed(NamedTuple):
     """Frames of some slots that follow each other in a pulse, and the parts of the pulse that were pushed before."""
 
     slots: np.ndarray | slice
     start: int  # the first frame in the pulse
     end: int
     rows: Frame  # with a leading axis of slots
-    before: _Part | None
+    before: _Pushed | None
 
     def row_of(self, slot: int) -> int | None:
         """Return the row of a slot, or None."""
@@ -46,7 +46,7 @@ class Waiting(NamedTuple):
 
     spec: StepSpec
     frames: np.ndarray  # int64[capacity]: frames of each slot that wait
-    layers: list[_Part | None]
+    layers: list[_Pushed | None]
     zeros: Frame | None  # a pulse, which has the sizes of open dimensions; None before the first frame
 
     @classmethod
@@ -79,7 +79,7 @@ class Waiting(NamedTuple):
             if len(_in_order(layer)) > _FEW:
                 slots, arrays = np.flatnonzero(self.frames > number * self.spec.pulse), self.pulses(layer)
                 rows = {name: array[slots] for name, array in arrays.items()}
-                self.layers[number] = _Part(slots, 0, self.spec.pulse, rows, None)
+                self.layers[number] = _Pushed(slots, 0, self.spec.pulse, rows, None)
 
     def grown(self, capacity: int) -> Waiting:
         """Return queues for more slots."""
@@ -96,7 +96,7 @@ class Waiting(NamedTuple):
         """The slots in which a pulse waits, ``bool[capacity]``."""
         return self.frames >= self.spec.pulse
 
-    def pulses(self, layer: _Part | None = None) -> Frame:
+    def pulses(self, layer: _Pushed | None = None) -> Frame:
         """Return new arrays with the pulses of all slots in a layer."""
         arrays = {name: np.zeros((self.capacity, *zero.shape), zero.dtype) for name, zero in (self.zeros or {}).items()}
         views = dict[tuple[int, int], Frame]()
@@ -115,7 +115,7 @@ class Waiting(NamedTuple):
             held = np.flatnonzero(~active & (self.frames > 0))
             if len(held):
                 rows = {name: array[held] for name, array in arrays.items()}
-                part = _Part(held, 0, self.spec.pulse, rows, layers[0] if layers else None)
+                part = _Pushed(held, 0, self.spec.pulse, rows, layers[0] if layers else None)
                 layers = [part, *layers[1:]]
             for array in arrays.values():
                 array[~active] = 0
@@ -198,7 +198,7 @@ class Waiting(NamedTuple):
             part = rows if end - start == count else self._part(rows, at, at + end - start, lead=1)
             while number >= len(layers):
                 layers.append(None)
-            layers[number] = _Part(slots, start, end, part, layers[number])
+            layers[number] = _Pushed(slots, start, end, part, layers[number])
             at += end - start
         return Waiting(self.spec, frames, layers, self.zeros)
 
@@ -214,7 +214,7 @@ class Waiting(NamedTuple):
                         f"input {name!r} is constant in a pulse, and {held} frame(s) wait with another value"
                     )
 
-    def _row(self, layer: _Part | None, slot: int) -> Frame:
+    def _row(self, layer: _Pushed | None, slot: int) -> Frame:
         """Return a new pulse of a slot in a layer."""
         pulse = {name: zero.copy() for name, zero in (self.zeros or {}).items()}
         for part in _in_order(layer):
@@ -298,7 +298,7 @@ class Waiting(NamedTuple):
         return {name: np.array(array) for name, array in arrays.items()}, count
 
 
-def _in_order(layer: _Part | None) -> list[_Part]:
+def _in_order(layer: _Pushed | None) -> list[_Pushed]:
     """Return the parts of a layer, the oldest first."""
     parts = []
     while layer is not None:
