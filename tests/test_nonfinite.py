@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -263,6 +264,37 @@ def test_types_and_entries_that_may_be_infinite(dtype, start, out, fault):
         assert outputs.keys() == {"y"}
         expected = any(value == each or (value != value and each != each) for each in fault)
         assert run.resets - before == expected, value
+
+
+class Shown(Odd):
+    """A delay of a step, which begins with NaN."""
+
+    def step(self, params, state, inputs):
+        return {"y": state["h"]}, {"h": inputs["x"]}
+
+
+def test_outputs_beside_an_entry_that_begins_with_nan_may_have_nan():
+    """Such a stream does not begin anew at each step, in a Runner and in a pool."""
+    stepper, x = Shown("float32", np.nan), np.arange(6, dtype=np.float32).reshape(3, 2)
+    run, pool = jaxrnn.Runner(stepper, on_nonfinite="reset"), jaxrnn.StreamPool(stepper, None, 2, on_nonfinite="reset")
+    stream = pool.open()
+    for frame, expected in zip(x, [np.full(2, np.nan, np.float32), *x[:2]], strict=True):
+        check_equal(run({"x": frame}), {"y": expected})
+        pool.push(stream, {"x": frame})
+        check_equal(pool.run()[stream], {"y": expected})
+    assert (run.resets, pool.resets(stream)) == (0, 0)
+
+
+def test_outputs_in_64_bits_are_judged_in_64_bits():
+    """Also outside of JAX's context for such types, as in FileRunner: 1e300 is finite, and too large for 32 bits."""
+    spec = StepSpec(
+        "s", (), (OutputSpec("y", np.dtype("float64"), (2,)),), (StateSpec("h", np.dtype("float64"), (1,)),)
+    )
+    watch = Watch(spec, {"h": np.full(1, -np.inf)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert watch.places({"y": np.array([1e300, np.inf])}, {"h": np.ones(1)}) == []
+        assert watch.places({"y": np.array([1e300, np.nan])}, {"h": np.ones(1)}) == ["the outputs"]
 
 
 @pytest.mark.parametrize("size", [1, 7, 129, 10_000])

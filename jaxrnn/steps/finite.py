@@ -53,8 +53,9 @@ class Watch:
     """The check of each step of a live stream: outputs and state must be finite.
 
     A state entry that is not finite before the first frame is judged as in `lost`, and outputs beside an entry that can
-    have infinities can have these too: a running maximum of no frames is -inf. Infinities that a network computes from
-    finite frames, such as the logarithm of silence, look like a fault, because nobody can tell these apart.
+    have infinities or NaN can have these too: a running maximum of no frames is -inf. Infinities that a network
+    computes from finite frames, such as the logarithm of silence, look like a fault, because nobody can tell these
+    apart.
     """
 
     def __init__(self, spec: StepSpec, start: State):
@@ -71,7 +72,11 @@ class Watch:
         A mark inside of an output takes less time than another result, and ``packed``, the state as it leaves the step,
         less time than its entries.
         """
-        judged = [self._of_output(array) for array in outputs.values() if is_float(array)]
+        judged = [
+            _only_nan(array) if self.infinite else array
+            for array in outputs.values()
+            if is_float(array) and not self.free
+        ]
         if packed is None or self.infinite or self.free:
             for name, array in self._entries(state).items():
                 if is_float(array) and name not in self.free:
@@ -79,12 +84,13 @@ class Watch:
         else:
             judged += filter(is_float, packed)
         finite = _all_finite(judged)
-        name = mark_of(outputs)
+        name = "" if self.free else mark_of(outputs)  # outputs that can have NaN of their own have no mark
         array = outputs.get(name, jnp.zeros(()))
         return {**outputs, name: jnp.where(finite, array, jnp.asarray(jnp.nan, array.dtype))}
 
-    def _of_output(self, array: Any) -> Any:
-        return _only_nan(array) if self.infinite and is_float(array) else array
+    def _is_output(self, array: Any) -> bool:
+        """Return True for an output of a finite step."""
+        return bool(self.free) or (not np.isnan(array).any() if self.infinite and is_float(array) else _finite(array))
 
     def places(self, outputs: Arrays, state: State, inputs: Arrays | None = None) -> list[str]:
         """Return what is not finite in a step, whose outputs may be marked, in words.
@@ -98,7 +104,7 @@ class Watch:
         for name, array in self._entries(state).items():
             if count := lost(array, self._first[name], infinities=True):
                 places.append(f"state {name!r} ({count} of {array.size} elements)")
-        if not places and not all(_finite(self._of_output(np.asarray(array))) for array in outputs.values()):
+        if not places and not all(map(self._is_output, outputs.values())):
             return ["the outputs"]
         return places
 
