@@ -297,6 +297,23 @@ def test_outputs_in_64_bits_are_judged_in_64_bits():
         assert watch.places({"y": np.array([1e300, np.nan])}, {"h": np.ones(1)}) == ["the outputs"]
 
 
+@pytest.mark.parametrize("join_state", [False, True])
+def test_a_file_judges_each_entry_of_its_state(join_state, tmp_path):
+    """A minimum, which begins infinite, does not hide a sum that overflows in the same array."""
+
+    def sums(x):
+        _, total = jax.lax.scan(lambda carry, row: (2 * carry + row,) * 2, jnp.zeros(3), x["x"])
+        return {"least": jax.lax.cummin(x["x"], 0), "y": jnp.tanh(total)}
+
+    streamed = jaxrnn.stream(sums, {"x": jax.ShapeDtypeStruct((8, 3), jnp.float32)}, axes=0)
+    jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", join_state=join_state)
+    runs = [jaxrnn.Runner(streamed, on_nonfinite="reset"), FileRunner(tmp_path / "step.onnx", on_nonfinite="reset")]
+    for run in runs:
+        for value in (1, 3e38, 3e38, 1):
+            run({"x": np.full((1, 3), value, np.float32)})
+    assert [run.resets for run in runs] == [1, 1]
+
+
 @pytest.mark.parametrize("size", [1, 7, 129, 10_000])
 def test_no_element_escapes(size):
     """The maximum of 10,000 elements in XLA loses NaN."""

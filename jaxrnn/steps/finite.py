@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
@@ -58,9 +58,11 @@ class Watch:
     apart.
     """
 
-    def __init__(self, spec: StepSpec, start: State):
+    def __init__(self, spec: StepSpec, start: State, entries: Callable[[Any], Mapping[str, Any]] | None = None):
         self._label = spec.label
-        self._entries, self._first = spec.entries, {name: np.asarray(x) for name, x in spec.entries(start).items()}
+        #: By default the entries of the spec; an exported file can join entries.
+        self._entries = spec.entries if entries is None else entries
+        self._first = {name: np.asarray(x) for name, x in self._entries(start).items()}
         floats = {name: array for name, array in self._first.items() if is_float(array)}
         #: The entries that can have infinities but not NaN, and the entries that can have both.
         self.infinite = frozenset(name for name, array in floats.items() if np.isinf(array).any())
