@@ -297,6 +297,22 @@ def test_outputs_in_64_bits_are_judged_in_64_bits():
         assert watch.places({"y": np.array([1e300, np.nan])}, {"h": np.ones(1)}) == ["the outputs"]
 
 
+class Begun(Shown):
+    """A delay that begins with NaN and a parameter."""
+
+    def init(self, batch=None, *, params=None, constants=None):
+        first = 1 if params is None else params["s"]
+        return in_batch(self.spec, {"h": jnp.stack([jnp.float32(jnp.nan), jnp.float32(first)])}, batch)
+
+
+def test_a_stream_that_begins_with_nan_begins_with_the_new_parameters():
+    stepper = Begun("float32", np.nan)
+    pool = jaxrnn.StreamPool(stepper, {"s": np.float32(1)}, 2)
+    stream = pool.open()
+    pool.params = {"s": np.float32(2)}
+    np.testing.assert_array_equal(pool.state(stream)["h"], [np.nan, 2])
+
+
 @pytest.mark.parametrize("join_state", [False, True])
 def test_a_file_judges_each_entry_of_its_state(join_state, tmp_path):
     """A minimum, which begins infinite, does not hide a sum that overflows in the same array."""
