@@ -313,6 +313,25 @@ def test_a_stream_that_begins_with_nan_begins_with_the_new_parameters():
     np.testing.assert_array_equal(pool.state(stream)["h"], [np.nan, 2])
 
 
+def test_streams_of_a_pool_that_begin_differently_are_judged_as_alone():
+    """A constant input that is infinite is the first state of a minimum, which then may be infinite."""
+
+    def least(x):
+        return {"y": jax.lax.scan(lambda carry, row: (jnp.minimum(carry, row),) * 2, x["h"], x["x"])[1]}
+
+    shapes = {"x": jax.ShapeDtypeStruct((8, 3), jnp.float32), "h": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    streamed = jaxrnn.stream(least, shapes, axes={"x": 0, "h": None})
+    pool = jaxrnn.StreamPool(streamed, None, 2, on_nonfinite="reset")
+    for h, resets in ((np.inf, 1), (0.0, 2)):
+        constants = {"h": np.full(3, h, np.float32)}
+        run, stream = jaxrnn.Runner(streamed, None, constants, on_nonfinite="reset"), pool.open(constants)
+        for value in (np.inf, 1, np.nan, -np.inf, 2):
+            frame = {"x": np.full((1, 3), value, np.float32), **constants}
+            pool.push(stream, frame)
+            check_equal(pool.run()[stream], run(frame))
+        assert (run.resets, pool.resets(stream)) == (resets, resets)
+
+
 @pytest.mark.parametrize("join_state", [False, True])
 def test_a_file_judges_each_entry_of_its_state(join_state, tmp_path):
     """A minimum, which begins infinite, does not hide a sum that overflows in the same array."""

@@ -351,12 +351,19 @@ class StreamPool:
         if not is_lost.any():
             return []
         lost = [stream for stream, slot in slots.items() if is_lost[slot]]
+
+        def places_in(stream: int) -> list[str]:
+            slot = slots[stream]
+            judge = Watch(now.loaded.stream.spec, now.open[stream].start) if watch.apart else watch
+            with exact_types():
+                state = now.loaded.functions["take"](states, np.int32(slot))
+                return judge.places({name: value[slot] for name, value in host.items()}, state)
+
+        if watch.apart:
+            lost = [stream for stream in lost if places_in(stream)]
         if not lost or self._on_nonfinite == "reset":
             return lost
-        slot = slots[lost[0]]
-        with exact_types():
-            state = now.loaded.functions["take"](states, np.int32(slot))
-            places = watch.places({name: value[slot] for name, value in host.items()}, state)
+        places = places_in(lost[0])
         error = NonFiniteError(
             f"{now.loaded.stream.spec.label}: a run gave NaN or infinities in stream(s) {', '.join(map(str, lost))}: "
             f"in {', '.join(places)} of stream {lost[0]}. A frame had such values, or the arithmetic overflowed. The "
@@ -454,7 +461,8 @@ _CAPACITY = "capacity, the largest number of open streams,"
 def _loaded(stream: Bound, capacity: int, *, watched: bool) -> _Loaded:
     """Return the functions of a pool of this capacity, with marks of steps that are not finite if ``watched``."""
     first = _placed(stream.start(stream.example_constants()))
-    watch = Watch(stream.spec, first) if watched else None
+    # Constants of a stream can give it a first state that is not finite, so streams are judged one by one.
+    watch = Watch(stream.spec, first, apart=bool(stream.spec.constants)) if watched else None
 
     def run_of(bound: Bound) -> Callable[..., Any]:
         def marked(state: Any, inputs: Any) -> tuple[Any, Any]:

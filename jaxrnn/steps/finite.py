@@ -58,7 +58,14 @@ class Watch:
     apart.
     """
 
-    def __init__(self, spec: StepSpec, start: State, entries: Callable[[Any], Mapping[str, Any]] | None = None):
+    def __init__(
+        self,
+        spec: StepSpec,
+        start: State,
+        entries: Callable[[Any], Mapping[str, Any]] | None = None,
+        *,
+        apart: bool = False,
+    ):
         self._label = spec.label
         #: By default the entries of the spec; an exported file can join entries.
         self._entries = spec.entries if entries is None else entries
@@ -67,6 +74,8 @@ class Watch:
         #: The entries that can have infinities but not NaN, and the entries that can have both.
         self.infinite = frozenset(name for name, array in floats.items() if np.isinf(array).any())
         self.free = frozenset(name for name, array in floats.items() if np.isnan(array).any())
+        #: True if a traced step must be finite everywhere, and has the mark apart, so that it can be judged again.
+        self.apart = apart
 
     def marked(self, outputs: dict[str, Any], state: State, packed: Iterable[Any] | None = None) -> dict[str, Any]:
         """Return the outputs of a traced step, with NaN in the first element of `mark_of` if the step is not finite.
@@ -74,19 +83,18 @@ class Watch:
         A mark inside of an output takes less time than another result, and ``packed``, the state as it leaves the step,
         less time than its entries.
         """
-        judged = [
-            _only_nan(array) if self.infinite else array
-            for array in outputs.values()
-            if is_float(array) and not self.free
-        ]
-        if packed is None or self.infinite or self.free:
+        infinite, free = (frozenset(), frozenset()) if self.apart else (self.infinite, self.free)
+        judged = [_only_nan(array) if infinite else array for array in outputs.values() if is_float(array) and not free]
+        if packed is None or infinite or free:
             for name, array in self._entries(state).items():
-                if is_float(array) and name not in self.free:
-                    judged.append(_only_nan(array) if name in self.infinite else array)
+                if is_float(array) and name not in free:
+                    judged.append(_only_nan(array) if name in infinite else array)
         else:
             judged += filter(is_float, packed)
         finite = _all_finite(judged)
-        name = "" if self.free else mark_of(outputs)  # outputs that can have NaN of their own have no mark
+        name = (
+            "" if self.free or self.apart else mark_of(outputs)
+        )  # outputs that can have NaN of their own have no mark
         array = outputs.get(name, jnp.zeros(()))
         return {**outputs, name: jnp.where(finite, array, jnp.asarray(jnp.nan, array.dtype))}
 
