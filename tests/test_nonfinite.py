@@ -332,6 +332,22 @@ def test_streams_of_a_pool_that_begin_differently_are_judged_as_alone():
         assert (run.resets, pool.resets(stream)) == (resets, resets)
 
 
+def test_a_copy_of_a_file_runner_is_a_second_stream(streamed, tmp_path):
+    jaxrnn.export_onnx(streamed, PARAMS, tmp_path / "step.onnx")
+    run, (first, bad, *pulses) = FileRunner(tmp_path / "step.onnx", on_nonfinite="reset"), frames(6, 1)
+    run(first)
+    copies = [copy.copy(run), copy.deepcopy(run)]
+    for pulse in (bad, *pulses):
+        run(pulse)
+    expected = FileRunner(tmp_path / "step.onnx")
+    expected(first)
+    for pulse in pulses:
+        known = expected(pulse)
+        for each in copies:
+            check_equal(each(pulse), known)
+    assert [each.resets for each in (run, *copies)] == [1, 0, 0]
+
+
 @pytest.mark.parametrize("join_state", [False, True])
 def test_a_file_judges_each_entry_of_its_state(join_state, tmp_path):
     """A minimum, which begins infinite, does not hide a sum that overflows in the same array."""

@@ -239,6 +239,15 @@ class FileRunner:
         self._watch = Watch(self.spec, self._files.begin(), self._files.parts)
         self._live = Live((self._files.begin(), 0))
 
+    def __copy__(self) -> FileRunner:
+        """Return a second stream, which continues from the same state in the same engine."""
+        result = object.__new__(FileRunner)
+        vars(result).update(vars(self), _live=Live(self._live.value))
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FileRunner:
+        return self.__copy__()
+
     @property
     def resets(self) -> int:
         """The number of steps after which the stream began anew, because of ``on_nonfinite="reset"``."""
