@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -263,6 +264,105 @@ def test_types_and_entries_that_may_be_infinite(dtype, start, out, fault):
         assert outputs.keys() == {"y"}
         expected = any(value == each or (value != value and each != each) for each in fault)
         assert run.resets - before == expected, value
+
+
+class Shown(Odd):
+    """A delay of a step, which begins with NaN."""
+
+    def step(self, params, state, inputs):
+        return {"y": state["h"]}, {"h": inputs["x"]}
+
+
+def test_outputs_beside_an_entry_that_begins_with_nan_may_have_nan():
+    """Such a stream does not begin anew at each step, in a Runner and in a pool."""
+    stepper, x = Shown("float32", np.nan), np.arange(6, dtype=np.float32).reshape(3, 2)
+    run, pool = jaxrnn.Runner(stepper, on_nonfinite="reset"), jaxrnn.StreamPool(stepper, None, 2, on_nonfinite="reset")
+    stream = pool.open()
+    for frame, expected in zip(x, [np.full(2, np.nan, np.float32), *x[:2]], strict=True):
+        check_equal(run({"x": frame}), {"y": expected})
+        pool.push(stream, {"x": frame})
+        check_equal(pool.run()[stream], {"y": expected})
+    assert (run.resets, pool.resets(stream)) == (0, 0)
+
+
+def test_outputs_in_64_bits_are_judged_in_64_bits():
+    """Also outside of JAX's context for such types, as in FileRunner: 1e300 is finite, and too large for 32 bits."""
+    spec = StepSpec(
+        "s", (), (OutputSpec("y", np.dtype("float64"), (2,)),), (StateSpec("h", np.dtype("float64"), (1,)),)
+    )
+    watch = Watch(spec, {"h": np.full(1, -np.inf)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert watch.places({"y": np.array([1e300, np.inf])}, {"h": np.ones(1)}) == []
+        assert watch.places({"y": np.array([1e300, np.nan])}, {"h": np.ones(1)}) == ["the outputs"]
+
+
+class Begun(Shown):
+    """A delay that begins with NaN and a parameter."""
+
+    def init(self, batch=None, *, params=None, constants=None):
+        first = 1 if params is None else params["s"]
+        return in_batch(self.spec, {"h": jnp.stack([jnp.float32(jnp.nan), jnp.float32(first)])}, batch)
+
+
+def test_a_stream_that_begins_with_nan_begins_with_the_new_parameters():
+    stepper = Begun("float32", np.nan)
+    pool = jaxrnn.StreamPool(stepper, {"s": np.float32(1)}, 2)
+    stream = pool.open()
+    pool.params = {"s": np.float32(2)}
+    np.testing.assert_array_equal(pool.state(stream)["h"], [np.nan, 2])
+
+
+def test_streams_of_a_pool_that_begin_differently_are_judged_as_alone():
+    """A constant input that is infinite is the first state of a minimum, which then may be infinite."""
+
+    def least(x):
+        return {"y": jax.lax.scan(lambda carry, row: (jnp.minimum(carry, row),) * 2, x["h"], x["x"])[1]}
+
+    shapes = {"x": jax.ShapeDtypeStruct((8, 3), jnp.float32), "h": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    streamed = jaxrnn.stream(least, shapes, axes={"x": 0, "h": None})
+    pool = jaxrnn.StreamPool(streamed, None, 2, on_nonfinite="reset")
+    for h, resets in ((np.inf, 1), (0.0, 2)):
+        constants = {"h": np.full(3, h, np.float32)}
+        run, stream = jaxrnn.Runner(streamed, None, constants, on_nonfinite="reset"), pool.open(constants)
+        for value in (np.inf, 1, np.nan, -np.inf, 2):
+            frame = {"x": np.full((1, 3), value, np.float32), **constants}
+            pool.push(stream, frame)
+            check_equal(pool.run()[stream], run(frame))
+        assert (run.resets, pool.resets(stream)) == (resets, resets)
+
+
+def test_a_copy_of_a_file_runner_is_a_second_stream(streamed, tmp_path):
+    jaxrnn.export_onnx(streamed, PARAMS, tmp_path / "step.onnx")
+    run, (first, bad, *pulses) = FileRunner(tmp_path / "step.onnx", on_nonfinite="reset"), frames(6, 1)
+    run(first)
+    copies = [copy.copy(run), copy.deepcopy(run)]
+    for pulse in (bad, *pulses):
+        run(pulse)
+    expected = FileRunner(tmp_path / "step.onnx")
+    expected(first)
+    for pulse in pulses:
+        known = expected(pulse)
+        for each in copies:
+            check_equal(each(pulse), known)
+    assert [each.resets for each in (run, *copies)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("join_state", [False, True])
+def test_a_file_judges_each_entry_of_its_state(join_state, tmp_path):
+    """A minimum, which begins infinite, does not hide a sum that overflows in the same array."""
+
+    def sums(x):
+        _, total = jax.lax.scan(lambda carry, row: (2 * carry + row,) * 2, jnp.zeros(3), x["x"])
+        return {"least": jax.lax.cummin(x["x"], 0), "y": jnp.tanh(total)}
+
+    streamed = jaxrnn.stream(sums, {"x": jax.ShapeDtypeStruct((8, 3), jnp.float32)}, axes=0)
+    jaxrnn.export_onnx(streamed, None, tmp_path / "step.onnx", join_state=join_state)
+    runs = [jaxrnn.Runner(streamed, on_nonfinite="reset"), FileRunner(tmp_path / "step.onnx", on_nonfinite="reset")]
+    for run in runs:
+        for value in (1, 3e38, 3e38, 1):
+            run({"x": np.full((1, 3), value, np.float32)})
+    assert [run.resets for run in runs] == [1, 1]
 
 
 @pytest.mark.parametrize("size", [1, 7, 129, 10_000])

@@ -521,6 +521,19 @@ def recurrent_streamed(pulse=2):
     return streamed, params
 
 
+def test_a_tail_has_the_constant_input_of_the_frames_that_wait():
+    streamed, params = recurrent_streamed(pulse=4)
+    offset, x = np.ones(3, np.float32), np.ones((3, 3), np.float32)
+    pool = StreamPool(streamed, params, 1, warm=False)
+    stream = pool.open({"offset": offset})
+    pool.push(stream, {"x": x[:2], "offset": offset})
+    tail = {"x": x[2:], "offset": 5 * offset}
+    check_refused(jaxrnn.InputError, "'offset' is constant in a pulse", pool.flush, stream, tail)
+    expected = recurrent(params, {"x": x, "offset": offset})
+    found = pool.flush(stream, tail | {"offset": offset})
+    np.testing.assert_allclose(found["h"], expected["h"], atol=1e-6)
+
+
 @pytest.mark.thorough
 def test_a_streamed_function_with_held_inputs_and_results_at_the_end():
     streamed, params = recurrent_streamed()
@@ -637,7 +650,18 @@ def test_many_streams_in_one_array():
             single.push(stream, {"x": row})
         while expected := single.run():
             jax.tree.map(np.testing.assert_array_equal, pool.run(), expected)
+    rows = [rng.standard_normal((4, 2)).tolist() for _ in streams]  # lists, which become float32
+    pool.push_many(streams, {"x": rows})
+    for stream, row in zip(streams, rows, strict=True):
+        single.push(stream, {"x": row})
+    jax.tree.map(np.testing.assert_array_equal, pool.run(), single.run())
     before = [pool.state(stream) for stream in streams]
+    uneven = {"x": [rows[0], rows[1][:2]]}
+    check_refused(jaxrnn.InputError, "input x cannot be made from list", pool.push_many, streams[:2], uneven)
+    check_refused(jaxrnn.InputError, "input x cannot be made from list", pool.push, streams[0], {"x": [[1.0], []]})
+    check_refused(jaxrnn.InputError, "must be the ids of streams", pool.push_many, streams[0], {"x": rows[:1]})
+    traced = jax.jit(lambda x: pool.push_many(streams, {"x": x}))
+    check_refused(jaxrnn.InputError, "a value that JAX traces", traced, np.zeros((5, 4, 2), np.float32))
     for which, shape, words in (
         (streams, (4, 4, 2), "there are 5 streams: give a row each"),
         (streams, (5, 4, 3), "x"),

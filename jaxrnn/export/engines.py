@@ -155,6 +155,11 @@ class InEngine:
         """Return the entries of a state, keyed by name."""
         return self.spec.entries(state)
 
+    def parts(self, state: Arrays) -> dict[str, np.ndarray]:
+        """Return the entries of the stepper's state, also if the file joins entries."""
+        facts = self._step.facts
+        return {part: found for name, array in state.items() for part, found in facts.entries(name, array).items()}
+
     def __call__(self, state: Arrays, inputs: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Run a step; return the outputs and the new state."""
         outputs, results = self._step.run(state, inputs, 0)
@@ -231,8 +236,17 @@ class FileRunner:
         # A file for any number of streams runs one.
         self._files = InEngine(engines_of(step, "ort")[0], step.of_streams(1), rest and rest.of_streams(1))
         self.spec, self.engine = self._files.spec, self._files.engine
-        self._watch = Watch(self.spec, self._files.begin())
+        self._watch = Watch(self.spec, self._files.begin(), self._files.parts)
         self._live = Live((self._files.begin(), 0))
+
+    def __copy__(self) -> FileRunner:
+        """Return a second stream, which continues from the same state in the same engine."""
+        result = object.__new__(FileRunner)
+        vars(result).update(vars(self), _live=Live(self._live.value))
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FileRunner:
+        return self.__copy__()
 
     @property
     def resets(self) -> int:

@@ -27,7 +27,7 @@ from jaxrnn.steps.numpy_step import Run, run
 from jaxrnn.steps.recordings import part, recording_specs, time_axis
 from jaxrnn.steps.specs import Arrays, ArraySpec
 from jaxrnn.steps.stepper import Stepper
-from jaxrnn.steps.stepspec import Layout, StepSpec
+from jaxrnn.steps.stepspec import StepSpec
 from jaxrnn.verification.arbiter import Arbiter, Whole
 from jaxrnn.verification.peers import OpenPeer, candidates, first_to_run
 from jaxrnn.verification.running import (
@@ -244,11 +244,11 @@ class _Comparing:
         self._axes = {each.name: time_axis(spec, each) for each in spec.outputs}
         self._flushed = len(files) > 1
         self._tolerance = _Tolerance([each for file in files for each in file.floats], any(f.is_rough for f in files))
-        self._parts = files[0].facts.parts
+        self._facts = files[0].facts
         quantised = self._tolerance.steps
         for file in files:
             for name, step in file.steps.items():
-                parts = [f"state {part.name}" for part in self._parts.get(name.removeprefix("state "), ())]
+                parts = [f"state {part.name}" for part in self._facts.parts.get(name.removeprefix("state "), ())]
                 for each in parts or [name]:
                     quantised[each] = max(step, quantised.get(each, 0.0))
 
@@ -270,11 +270,9 @@ class _Comparing:
                     expected = expected[(slice(None),) * axis + (slice(value.shape[axis]),)]
             yield self._tolerance.compare(name, value, expected, axis, arbiter)
         state = dict(found.state)
-        for name, parts in self._parts.items():
-            if name not in state or name in known.state:
-                continue
-            entries = Layout({part.name: part for part in parts}, vectors={part.name: name for part in parts})
-            state |= entries.unpack({name: state.pop(name)})
+        for name in self._facts.parts:
+            if name in state and name not in known.state:
+                state |= self._facts.entries(name, state.pop(name))
         for name, expected in known.state.items():
             result = self._tolerance.compare(f"state {name}", state[name], expected)
             if not result.differs and not np.size(expected):

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrnn._files.messages import short_repr
 from jaxrnn.steps.schemas import check, checked_spec, is_flag, is_positive, is_size, is_text, or_none
 from jaxrnn.steps.specs import ArraySpec
-from jaxrnn.steps.stepspec import OutputSpec, StateSpec, StepSpec, milliseconds
+from jaxrnn.steps.stepspec import Layout, OutputSpec, StateSpec, StepSpec, milliseconds
 from jaxrnn.version import __version__
 
 #: Kinds of files: a step with its state in and out, the flush after the last step, or a function without state.
@@ -99,6 +99,13 @@ class StepFile:
         spec = self.spec.sized({self.batch: count})
         first = {each.name: np.broadcast_to(self.first[each.name], each.sizes) for each in spec.state if self.first}
         return dataclasses.replace(self, spec=spec, batch=count, first=first)
+
+    def entries(self, name: str, array: Any) -> dict[str, Any]:
+        """Return the entries of the stepper's state in an array of the file."""
+        if name not in self.parts:
+            return {name: array}
+        parts = {part.name: part for part in self.parts[name]}
+        return Layout(parts, vectors=dict.fromkeys(parts, name)).unpack({name: array})
 
     @property
     def look_ahead_ms(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from jaxrnn._jax.context import check_process, exact_types, on_device, on_host, 
 from jaxrnn.errors import InputError, NonFiniteError, StateError, check_count
 from jaxrnn.runtime.runner import Live, check_same_state
 from jaxrnn.runtime.waiting import Waiting
-from jaxrnn.steps.finite import ON_NONFINITE, OnNonFinite, Watch, mark_of
+from jaxrnn.steps.finite import ON_NONFINITE, OnNonFinite, Watch, is_float, mark_of
 from jaxrnn.steps.live import moved_state, moving_state
 from jaxrnn.steps.specs import Arrays
 from jaxrnn.steps.stepper import Bound, State, Stepper
@@ -189,7 +189,10 @@ class StreamPool:
                 opened[stream] = entry._replace(start=_first(loaded, entry.constants))
                 check_same_state(entry.start, opened[stream].start)
                 begun = starts.get(entry.slot, {})
-                if begun and all(np.array_equal(begun[name], first) for name, first in entry.start.items()):
+                if begun and all(
+                    np.array_equal(begun[name], first, equal_nan=is_float(begun[name]))
+                    for name, first in entry.start.items()
+                ):
                     starts[entry.slot] = opened[stream].start  # which is not a moved state
             fitting = loaded if now.capacity == before.capacity else self._loaded(loaded.stream, now.capacity)
             return None, now._replace(loaded=fitting, open=opened, starts=starts)
@@ -285,6 +288,8 @@ class StreamPool:
             StateError: a stream is not open, or is named twice.
             InputError: the rows do not fit the stepper, or are not as many as the streams.
         """
+        if not isinstance(streams, Iterable):
+            raise InputError(f"streams must be the ids of streams, a row of each block for each, not {streams!r}")
 
         def queued(now: _Streams) -> tuple[None, _Streams]:
             return None, now._replace(
@@ -346,12 +351,19 @@ class StreamPool:
         if not is_lost.any():
             return []
         lost = [stream for stream, slot in slots.items() if is_lost[slot]]
+
+        def places_in(stream: int) -> list[str]:
+            slot = slots[stream]
+            judge = Watch(now.loaded.stream.spec, now.open[stream].start) if watch.apart else watch
+            with exact_types():
+                state = now.loaded.functions["take"](states, np.int32(slot))
+                return judge.places({name: value[slot] for name, value in host.items()}, state)
+
+        if watch.apart:
+            lost = [stream for stream in lost if places_in(stream)]
         if not lost or self._on_nonfinite == "reset":
             return lost
-        slot = slots[lost[0]]
-        with exact_types():
-            state = now.loaded.functions["take"](states, np.int32(slot))
-            places = watch.places({name: value[slot] for name, value in host.items()}, state)
+        places = places_in(lost[0])
         error = NonFiniteError(
             f"{now.loaded.stream.spec.label}: a run gave NaN or infinities in stream(s) {', '.join(map(str, lost))}: "
             f"in {', '.join(places)} of stream {lost[0]}. A frame had such values, or the arithmetic overflowed. The "
@@ -392,8 +404,8 @@ class StreamPool:
 
         Raises:
             StateError: the stream is not open, or has pulses that wait for `run`.
-            InputError: the tail does not fit the stepper, or the constraints of the stream do not allow a recording of
-                this length; the stream then stays as it was.
+            InputError: the tail does not fit the stepper or the frames that wait, or the constraints of the stream do
+                not allow a recording of this length; the stream then stays as it was.
         """
 
         def flushed(now: _Streams) -> tuple[dict[str, np.ndarray], _Streams]:
@@ -449,7 +461,8 @@ _CAPACITY = "capacity, the largest number of open streams,"
 def _loaded(stream: Bound, capacity: int, *, watched: bool) -> _Loaded:
     """Return the functions of a pool of this capacity, with marks of steps that are not finite if ``watched``."""
     first = _placed(stream.start(stream.example_constants()))
-    watch = Watch(stream.spec, first) if watched else None
+    # Constants of a stream can give it a first state that is not finite, so streams are judged one by one.
+    watch = Watch(stream.spec, first, apart=bool(stream.spec.constants)) if watched else None
 
     def run_of(bound: Bound) -> Callable[..., Any]:
         def marked(state: Any, inputs: Any) -> tuple[Any, Any]:

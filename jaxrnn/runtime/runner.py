@@ -309,9 +309,14 @@ def check_same_state(before: State, after: State) -> None:
 
 def host_arrays(specs: Sequence[ArraySpec], inputs: Arrays) -> dict[str, np.ndarray]:
     """Return the inputs as host arrays of the declared dtypes."""
+    with exact_types():
+        return {name: host_array(value) for name, value in bind(specs, inputs, convert=taken).items()}
+
+
+def host_array(value: Any) -> np.ndarray:
+    """Return a value as a host array; raise InputError for a value that JAX traces."""
     try:
-        with exact_types():
-            return {name: np.asarray(value) for name, value in bind(specs, inputs, convert=taken).items()}
+        return np.asarray(value)
     except jax.errors.TracerArrayConversionError as error:
         raise InputError(
             "a Runner or StreamPool takes arrays, and got a value that JAX traces, as inside of jax.jit or jax.vmap: "

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxrnn._files.messages import describe
 from jaxrnn.errors import InputError, StateError
-from jaxrnn.runtime.runner import host_arrays
-from jaxrnn.steps.specs import Arrays, ArraySpec, check_names, taken
+from jaxrnn.runtime.runner import host_array, host_arrays
+from jaxrnn.steps.specs import Arrays, ArraySpec, check_names, from_python, taken
 from jaxrnn.steps.stepper import whole_pulse
 from jaxrnn.steps.stepspec import StepSpec
 
@@ -134,9 +134,7 @@ class Waiting(NamedTuple):
         """Return the queues with more frames of many slots, a row each."""
         if len({*slots}) < len(slots):
             raise StateError("a stream is named twice: push the frames that follow in another call")
-        if not isinstance(blocks, Mapping):
-            raise InputError(f"blocks must be a dict of arrays by name, not {describe(blocks)}")
-        arrays = {name: np.asarray(array) for name, array in blocks.items()}
+        arrays = {name: host_array(array) for name, array in self._shaped(blocks, "blocks").items()}
         for name, array in arrays.items():
             if array.shape[:1] != (len(slots),):
                 raise InputError(
@@ -175,6 +173,7 @@ class Waiting(NamedTuple):
             )
         assert given is not None  # a step without frames in time holds none
         rest = self._part(given, 0, existing)
+        self._check_constants(slice(slot, slot + 1), {name: np.asarray(rest[name])[None] for name in rest}, held)
         timed = {each.name: each.time_axis for each in self.spec.inputs if each.time_axis is not None}
         joined = {name: np.concatenate([part[name], rest[name]], axis) for name, axis in timed.items()}
         return {**rest, **joined}, held + existing
@@ -268,14 +267,21 @@ class Waiting(NamedTuple):
                 count = found
         return spec.pulse if count is None else count
 
+    def _shaped(self, block: Arrays, what: str = "inputs") -> Arrays:
+        """Return arrays; lists of numbers become arrays of the declared dtypes."""
+        check_names(self.spec.inputs, block, what)
+        dtypes = {each.name: np.dtype(each.dtype) for each in self.spec.inputs}
+        return {
+            name: array if hasattr(array, "shape") else from_python(f"input {name}", dtypes[name], array)
+            for name, array in block.items()
+        }
+
     def _checked(self, block: Arrays) -> tuple[Frame, int]:
         """Return a copy of frames with the declared dtypes and their number; raise InputError for other frames."""
         spec, count = self.spec, self.spec.pulse
         specs: Sequence[ArraySpec] = spec.inputs
         if spec.streams:
-            check_names(specs, block)
-            arrays = {name: array if hasattr(array, "shape") else np.asarray(array) for name, array in block.items()}
-            count = spec.count_frames(arrays) or 0
+            count = spec.count_frames(self._shaped(block)) or 0
             if count % spec.multiple:
                 names = ", ".join(each.name for each in specs if each.time_axis is not None)
                 raise InputError(f"{spec.label}: {names} got {count} frames, but needs a multiple of {spec.multiple}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
@@ -53,17 +53,29 @@ class Watch:
     """The check of each step of a live stream: outputs and state must be finite.
 
     A state entry that is not finite before the first frame is judged as in `lost`, and outputs beside an entry that can
-    have infinities can have these too: a running maximum of no frames is -inf. Infinities that a network computes from
-    finite frames, such as the logarithm of silence, look like a fault, because nobody can tell these apart.
+    have infinities or NaN can have these too: a running maximum of no frames is -inf. Infinities that a network
+    computes from finite frames, such as the logarithm of silence, look like a fault, because nobody can tell these
+    apart.
     """
 
-    def __init__(self, spec: StepSpec, start: State):
+    def __init__(
+        self,
+        spec: StepSpec,
+        start: State,
+        entries: Callable[[Any], Mapping[str, Any]] | None = None,
+        *,
+        apart: bool = False,
+    ):
         self._label = spec.label
-        self._entries, self._first = spec.entries, {name: np.asarray(x) for name, x in spec.entries(start).items()}
+        #: By default the entries of the spec; an exported file can join entries.
+        self._entries = spec.entries if entries is None else entries
+        self._first = {name: np.asarray(x) for name, x in self._entries(start).items()}
         floats = {name: array for name, array in self._first.items() if is_float(array)}
         #: The entries that can have infinities but not NaN, and the entries that can have both.
         self.infinite = frozenset(name for name, array in floats.items() if np.isinf(array).any())
         self.free = frozenset(name for name, array in floats.items() if np.isnan(array).any())
+        #: True if a traced step must be finite everywhere, and has the mark apart, so that it can be judged again.
+        self.apart = apart
 
     def marked(self, outputs: dict[str, Any], state: State, packed: Iterable[Any] | None = None) -> dict[str, Any]:
         """Return the outputs of a traced step, with NaN in the first element of `mark_of` if the step is not finite.
@@ -71,20 +83,24 @@ class Watch:
         A mark inside of an output takes less time than another result, and ``packed``, the state as it leaves the step,
         less time than its entries.
         """
-        judged = [self._of_output(array) for array in outputs.values() if is_float(array)]
-        if packed is None or self.infinite or self.free:
+        infinite, free = (frozenset(), frozenset()) if self.apart else (self.infinite, self.free)
+        judged = [_only_nan(array) if infinite else array for array in outputs.values() if is_float(array) and not free]
+        if packed is None or infinite or free:
             for name, array in self._entries(state).items():
-                if is_float(array) and name not in self.free:
-                    judged.append(_only_nan(array) if name in self.infinite else array)
+                if is_float(array) and name not in free:
+                    judged.append(_only_nan(array) if name in infinite else array)
         else:
             judged += filter(is_float, packed)
         finite = _all_finite(judged)
-        name = mark_of(outputs)
+        name = (
+            "" if self.free or self.apart else mark_of(outputs)
+        )  # outputs that can have NaN of their own have no mark
         array = outputs.get(name, jnp.zeros(()))
         return {**outputs, name: jnp.where(finite, array, jnp.asarray(jnp.nan, array.dtype))}
 
-    def _of_output(self, array: Any) -> Any:
-        return _only_nan(array) if self.infinite and is_float(array) else array
+    def _is_output(self, array: Any) -> bool:
+        """Return True for an output of a finite step."""
+        return bool(self.free) or (not np.isnan(array).any() if self.infinite and is_float(array) else _finite(array))
 
     def places(self, outputs: Arrays, state: State, inputs: Arrays | None = None) -> list[str]:
         """Return what is not finite in a step, whose outputs may be marked, in words.
@@ -98,7 +114,7 @@ class Watch:
         for name, array in self._entries(state).items():
             if count := lost(array, self._first[name], infinities=True):
                 places.append(f"state {name!r} ({count} of {array.size} elements)")
-        if not places and not all(_finite(self._of_output(np.asarray(array))) for array in outputs.values()):
+        if not places and not all(map(self._is_output, outputs.values())):
             return ["the outputs"]
         return places
 
