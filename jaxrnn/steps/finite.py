@@ -92,9 +92,8 @@ class Watch:
         else:
             judged += filter(is_float, packed)
         finite = _all_finite(judged)
-        name = (
-            "" if self.free or self.apart else mark_of(outputs)
-        )  # outputs that can have NaN of their own have no mark
+        # Outputs that can have NaN of their own have no mark.
+        name = "" if self.free or self.apart else mark_of(outputs)
         array = outputs.get(name, jnp.zeros(()))
         return {**outputs, name: jnp.where(finite, array, jnp.asarray(jnp.nan, array.dtype))}
 
