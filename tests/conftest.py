@@ -33,7 +33,7 @@ compile_once()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--tier`: quick tests cover every feature, thorough tests every network, nightly tests more of everything."""
-    parser.addoption("--tier", choices=(*TIERS, "all"), default=TIERS[0], help="which tests to run")
+    parser.addoption("--tier", choices=(*TIERS, "all"), action="append", help="which tests to run; may be repeated")
     parser.addoption("--cases", type=int, metavar="N", help="run only the first N cases of each test")
     parser.addoption("--no-skips", action="store_true", help="fail tests that would be skipped")
 
@@ -42,10 +42,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the tests of other tiers; tests that the command line names one by one run in any case."""
     if any("::" in argument for argument in config.args):
         return
-    tier, cases = config.getoption("--tier"), config.getoption("--cases")
+    tiers, cases = config.getoption("--tier") or TIERS[:1], config.getoption("--cases")
     kept, left_out, counts = [], [], Counter[str]()
     for item in items:
-        wanted = tier in ("all", tier_of(item))
+        wanted = "all" in tiers or tier_of(item) in tiers
         name = item.nodeid.partition("[")[0]
         counts[name] += wanted
         (kept if wanted and (cases is None or counts[name] <= cases) else left_out).append(item)

@@ -428,7 +428,7 @@ def test_the_page_of_engines_is_that_of_its_results():
     assert set(found.cells) == set(found.files)
 
 
-@pytest.mark.thorough
+@pytest.mark.nightly
 def test_only_onnx_runtime_keeps_subnormal_numbers_in_silence():
     """Also in LiteRT, if its packages are installed; each engine runs in a fresh process."""
     done = CliRunner().invoke(silence.main, ["--seconds", "20", "--only", silence.FILTERS], catch_exceptions=False)

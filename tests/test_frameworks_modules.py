@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from refusals import check_refused
 from test_frameworks import trained
+from tiers import of_tiers
 
 import jaxrnn
 
@@ -191,7 +192,11 @@ def check_round_trip(module, model, names, batches=(1, 3)):
             assert np.abs(next(iter(ours.values())) - theirs).max() < 2e-6 * max(1, np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("name", loops())
+#: Loops that combine the most.
+COMBINED = ("ModuleList", "beside LSTM", "two loops", "state of parts", "backwards", "second order")
+
+
+@pytest.mark.parametrize("name", of_tiers(loops(), (), COMBINED))
 def test_loops_over_frames(name):
     """A loop in Python over frames is a loop of the file: one step at a time, with all weights."""
     torch.manual_seed(0)

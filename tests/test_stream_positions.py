@@ -170,13 +170,13 @@ def test_values(name):
     check_values(function, (20, 3), lengths=lengths, chunkings=((1,), (5, 1)), **options)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, (), COMBINED[::2]))
+@pytest.mark.parametrize("name", of_tiers(CASES, (), COMBINED[:1]))
 def test_gradients(name):
     function, options = CASES[name]
     check_gradients(function, (12, 3), length=7, **options)
 
 
-@pytest.mark.parametrize("name", of_tiers(CASES, (), COMBINED[::2]))
+@pytest.mark.parametrize("name", of_tiers(CASES, (), COMBINED[:1]))
 def test_exports(name, tmp_path):
     """Steps and flush as ONNX files, in ONNX Runtime."""
     function, options = CASES[name]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from tiers import in_later_tier
+from tiers import of_tiers
 
 import jaxrnn
 from jaxrnn.streaming.measuring import drawn
@@ -78,7 +78,7 @@ SLOW = {"jax_disable_jit": by_number, "jax_check_tracer_leaks": None}
 
 
 @pytest.mark.parametrize(
-    ("name", "function"), in_later_tier(PAIRS, [pair for pair in PAIRS if pair[1] is not SLOW.get(pair[0], pair[1])])
+    ("name", "function"), of_tiers(PAIRS, [pair for pair in PAIRS if pair[1] is SLOW.get(pair[0], pair[1])], [])
 )
 def test_settings(name, function):
     """A stream is made and run under the setting."""

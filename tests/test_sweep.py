@@ -20,7 +20,7 @@ from jaxrnn.jaxprs.primitives import PRIMITIVES
 from tools import sweep
 
 LITERT = ["bool", "int8", "int32", "float32"]
-#: In ONNX Runtime, all other types are nightly.
+#: Except in LiteRT, all other types are nightly.
 THOROUGH = ("bool", "uint8", "float16")
 QUICK = {sweep.OnnxRuntime: ["float32"], sweep.Rewritten: ["int32", "float32"], sweep.LiteRT: LITERT}
 
@@ -31,9 +31,7 @@ def _engines():
         for name in sweep.TYPES:
             if engine is not sweep.OnnxRuntime and name in ("uint64", "float64"):
                 continue  # LiteRT has no case
-            later = (
-                pytest.mark.nightly if engine is sweep.OnnxRuntime and name not in THOROUGH else pytest.mark.thorough
-            )
+            later = pytest.mark.thorough if engine is sweep.LiteRT or name in THOROUGH else pytest.mark.nightly
             marks = [] if name in quick else [later]
             yield pytest.param(engine, name, marks=marks + [needs_litert] * (engine is sweep.LiteRT))
 
