@@ -250,7 +250,7 @@ class FileRunner:
 
     @property
     def resets(self) -> int:
-        """The number of steps after which the stream began anew, because of ``on_nonfinite="reset"``."""
+        """The number of steps after which the stream started again, because of ``on_nonfinite="reset"``."""
         return self._live.value[1]
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

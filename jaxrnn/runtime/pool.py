@@ -312,7 +312,7 @@ class StreamPool:
         return self._live.change(self._stepped)
 
     def resets(self, stream: int) -> int:
-        """Return the number of steps after which the stream began anew, because of ``on_nonfinite="reset"``."""
+        """Return the number of steps after which the stream started again, because of ``on_nonfinite="reset"``."""
         return _find(self._live.value, stream).resets
 
     def _stepped(self, now: _Streams) -> tuple[dict[int, dict[str, np.ndarray]], _Streams]:

@@ -189,7 +189,7 @@ class Runner:
 
     @property
     def resets(self) -> int:
-        """The number of steps after which the stream began anew, because of ``on_nonfinite="reset"``."""
+        """The number of steps after which the stream started again, because of ``on_nonfinite="reset"``."""
         return self._live.value[2]
 
     def __call__(self, inputs: Arrays) -> dict[str, np.ndarray]:
