@@ -105,6 +105,8 @@ def pages_with(language: str, *patterns: str) -> list[str]:
 #: The pages whose code runs, and those whose commands run: all that have any.
 PAGES = pages_with("python", "docs/**/*.md")
 COMMANDED = pages_with("sh", "README.md", "docs/**/*.md")
+#: Pages that train networks, for several seconds each, by functions that have tests of their own.
+TRAINED = {"docs/training.md", "docs/offline-to-live.md", "docs/reference/training.md"}
 #: Pages that are made when the site is built; `mkdocs build --strict` checks links to them.
 MADE = {"changelog.md", "contributing.md", "security.md", "reference/cli.md"}
 
@@ -121,7 +123,7 @@ def _settings_of_the_cache():
 
 
 @pytest.mark.usefixtures("_settings_of_the_cache")
-@pytest.mark.parametrize("name", of_tiers(PAGES, []))
+@pytest.mark.parametrize("name", of_tiers(PAGES, [], {*PAGES} - TRAINED))
 def test_code_runs_and_prints_what_the_page_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a page may write files
     run_page(ROOT / name, languages={"python", "text"})

@@ -109,23 +109,15 @@ COMBINED = (
 )
 #: Combinations of several rules, of which others are nightly.
 THOROUGH = (
-    "devices that are one",
     "layers with look-ahead in a loop",
     "while frames are left",
-    "branch",
-    "joined branches",
     "branches of different delay",
     "tridiagonal systems",
-    "linear recurrence",
     "many pads into a recurrence",
     "recurrence in a loop",
-    "strides of several layers",
     "transposed with stride",
-    "first and last frames",
-    "known at the end",
     "mirrored edges",
     "running softmax",
-    "spectrum of overlapping frames",
 )
 LATER = (*VARIANTS, *COMBINED)
 
