@@ -340,7 +340,7 @@ class StreamPool:
         )
 
     def _lost(self, now: _Streams, host: dict[str, np.ndarray], states: Any, slots: Mapping[int, int]) -> list[int]:
-        """Remove an output that is only a mark; return the streams that must begin anew, or raise NonFiniteError."""
+        """Remove an output that is only a mark; return the streams that must start again, or raise NonFiniteError."""
         watch = now.loaded.watch
         if watch is None:
             return []
@@ -367,7 +367,7 @@ class StreamPool:
         error = NonFiniteError(
             f"{now.loaded.stream.spec.label}: a run gave NaN or infinities in stream(s) {', '.join(map(str, lost))}: "
             f"in {', '.join(places)} of stream {lost[0]}. A frame had such values, or the arithmetic overflowed. The "
-            "pool is as before the run: `reset` or `close` these streams and run again, or let such streams begin anew "
+            "pool is as before the run: `reset` or `close` these streams and run again, or let these start again "
             'with `on_nonfinite="reset"`, or accept such values with `on_nonfinite="keep"`'
         )
         error.streams = tuple(lost)

@@ -125,7 +125,7 @@ class Watch:
         error = NonFiniteError(
             f"{self._label}: a step gave NaN or infinities, in {', '.join(places)}. A frame had such "
             "values, or the arithmetic overflowed. The stream is as before this step: leave the frame out and go on, "
-            'or let the stream begin anew with `on_nonfinite="reset"`, or accept such values with `on_nonfinite="keep"`'
+            'or let it start again with `on_nonfinite="reset"`, or accept such values with `on_nonfinite="keep"`'
         )
         error.outputs = {name: np.zeros_like(array) for name, array in outputs.items() if name}
         return error
